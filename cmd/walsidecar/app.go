@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walsidecar/walsidecar/sidecar/settings"
+)
+
+// app is one run of the program: where it reads and writes, and the flags that every
+// subcommand has. A subcommand is a function newXCommand(a *app) *cobra.Command.
+type app struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	json   bool // --json: results and errors as objects, one per line
+}
+
+// run parses the arguments, runs one subcommand, reports its error on stderr and returns
+// the exit code.
+func (a *app) run(args []string) int {
+	root := &cobra.Command{
+		Use:           "walsidecar",
+		Short:         "a write-ahead log as a local socket",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetArgs(args)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print objects, one JSON line each; errors too, on standard error")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(
+		newConfigCommand(a),
+	)
+	err := root.Execute()
+	if err == nil {
+		return exitDone
+	}
+	report := a.explain(err)
+	a.printError(report)
+	return report.exit
+}
+
+// usageError is a mistake in what was typed.
+type usageError struct{ error }
+
+// Unwrap gives the cause.
+func (e usageError) Unwrap() error { return e.error }
+
+// usagef makes a usageError.
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// Exit codes that do not come from the error table of the protocol.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// errorReport is an error as it is shown.
+type errorReport struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint"`
+	exit    int
+}
+
+// explain finds the code, the hint and the exit code of an error.
+func (a *app) explain(err error) errorReport {
+	var usage usageError
+	switch {
+	case errors.Is(err, settings.ErrMalformed):
+		return errorReport{"malformed_setting", err.Error(), "walsidecar config lists every setting and what is legal", exitUsage}
+	case errors.As(err, &usage), isCobraUsage(err):
+		return errorReport{"usage", err.Error(), "see walsidecar help", exitUsage}
+	}
+	return errorReport{"failed", err.Error(), "", exitFailed}
+}
+
+// isCobraUsage reports whether cobra itself found the arguments wrong: it has no type for
+// an unknown command or a wrong number of arguments.
+func isCobraUsage(err error) bool {
+	for _, start := range []string{"unknown command", "accepts ", "requires ", "invalid argument", "unknown flag", "unknown shorthand", "flag needs", "if any flags in the group", "required flag"} {
+		if strings.HasPrefix(err.Error(), start) {
+			return true
+		}
+	}
+	return false
+}
+
+// printError writes the error to stderr: an object with --json, else a line and a hint.
+func (a *app) printError(r errorReport) {
+	if a.json {
+		line, _ := json.Marshal(r) // three strings always encode
+		fmt.Fprintf(a.stderr, "%s\n", line)
+		return
+	}
+	fmt.Fprintf(a.stderr, "walsidecar: %s\n", r.Message)
+	if r.Hint != "" {
+		fmt.Fprintf(a.stderr, "  hint: %s\n", r.Hint)
+	}
+}
+
+// printJSON writes one object as one line to stdout.
+func (a *app) printJSON(object any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(object)
+}
