@@ -1,0 +1,5 @@
+package device
+
+import "errors"
+
+func openRaw(path string, o OpenOptions) (Device, error) { return nil, errors.New("skeleton") }
