@@ -61,7 +61,7 @@ func Load(flags map[string]string) (*Settings, error) {
 		}
 		parsed, err := parse(field, value)
 		if err != nil {
-			faults = append(faults, &ValueError{Name: shown, Value: value, Reason: reason(err), Legal: field.Tag.Get("legal")})
+			faults = append(faults, &ValueError{Name: shown, Value: withoutCredentials(value), Reason: reason(err), Legal: field.Tag.Get("legal")})
 			continue
 		}
 		v.FieldByIndex(field.Index).Set(parsed)
@@ -100,6 +100,15 @@ func parse(field reflect.StructField, value string) (reflect.Value, error) {
 		return none, err
 	}
 	return parsed, nil
+}
+
+// withoutCredentials hides what stands before the host of a URL: values end up in logs.
+func withoutCredentials(value string) string {
+	scheme, rest, isURL := strings.Cut(value, "://")
+	if at := strings.LastIndex(rest, "@"); isURL && at >= 0 {
+		return scheme + "://…" + rest[at:]
+	}
+	return value
 }
 
 // reason strips envconfig's own words from its error: they name the wrong variable.
