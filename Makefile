@@ -1,0 +1,43 @@
+# walsidecar: `make run` to see it work, `make test` to test it, `make help` for the rest.
+
+GO       ?= go
+BIN      := bin/walsidecar
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  := -s -w -X github.com/walsidecar/walsidecar/sidecar.Version=$(VERSION)
+
+# Pinned here and nowhere else; the Go toolchain builds it on first use and caches it.
+GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.DEFAULT_GOAL := help
+.PHONY: run build test check lint race fuzz arm64 bench help
+
+run: build ## build, start the sidecar, append and read back a first record; stop with Ctrl-C
+	@tools/first-run $(BIN)
+
+build: ## build bin/walsidecar, a static binary
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/walsidecar
+
+test: ## run all tests
+	$(GO) test ./...
+
+check: lint test race ## what a change must pass: lint, tests, race detector
+
+lint: ## go vet and golangci-lint
+	$(GO) vet ./...
+	$(GOLANGCI) run ./...
+
+race: ## the rooms with goroutines, under the race detector
+	$(GO) test -race -short $(shell tools/rooms race)
+
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	tools/fuzz $(or $(FUZZTIME),10s)
+
+arm64: ## cross-compile everything for arm64; run the unit tests where qemu-user is installed
+	tools/arm64
+
+bench: build ## measure this machine: a closed loop, then many producers, on a new file
+	tools/bench $(BIN)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
