@@ -17,7 +17,7 @@ type Append struct {
 	HasProducer bool   // the next three fields are given
 	Producer    uint64 // id of a session or named producer
 	Sequence    uint64 // of this batch
-	Acked       uint64 // session producer: every sequence below or equal was answered to the application
+	Acked       uint64 // session producer: every sequence below it was answered; 0 and 1 say nothing
 	Entries     []Entry
 }
 
@@ -91,8 +91,7 @@ func (e *Entry) appendTo(dst []byte, start int) []byte {
 	return pad(dst, start)
 }
 
-// Decode decodes a batch. It checks the limits of the protocol, and that every
-// headers block is well formed.
+// Decode decodes a batch. What its headers blocks hold is for the log to judge.
 func (m *Append) Decode(h Header, body []byte) error {
 	*m = Append{Entries: m.Entries[:0]}
 	if h.Flags&^FlagProducer != 0 {
@@ -153,5 +152,5 @@ func (e *Entry) decode(s *scanner) error {
 	if s.bad {
 		return malformed("append: entry beyond the message, or padding that is not zero")
 	}
-	return CheckHeaders(e.Headers)
+	return nil
 }

@@ -36,6 +36,7 @@ const (
 	CodeOutOfSequence      Code = 33
 	CodeSequenceExpired    Code = 34
 	CodeProducerExpired    Code = 35
+	CodeWindowExceeded     Code = 36
 
 	CodeTooManyStreams   Code = 40
 	CodeTooManyProducers Code = 41
@@ -113,6 +114,7 @@ var errorTable = [...]ErrorInfo{
 	{CodeOutOfSequence, "out_of_sequence", ExitFailed, 409, false, false, "send the sequence after the last one first"},
 	{CodeSequenceExpired, "sequence_expired", ExitFailed, 409, false, true, "the log has forgotten this sequence's result: keep at most the window unacked"},
 	{CodeProducerExpired, "producer_expired", ExitFailed, 410, false, true, "open a new producer; what was not answered may be in the log: read to find out"},
+	{CodeWindowExceeded, "window_exceeded", ExitFailed, 429, true, false, "wait for answers before the next batch, or open the producer with a larger window"},
 
 	{CodeTooManyStreams, "too_many_streams", ExitFull, 507, false, false, "delete streams that are no longer used"},
 	{CodeTooManyProducers, "too_many_producers", ExitFull, 507, false, false, "remove named producers that are no longer used"},
@@ -163,6 +165,8 @@ const (
 	FlagOffset   uint16 = 8
 	FlagPosition uint16 = 16
 
+	flagLogged = 32
+
 	errorFlags = FlagEntry | FlagActual | FlagStream | FlagOffset | FlagPosition
 )
 
@@ -175,6 +179,7 @@ type Error struct {
 	Stream   uint64 // stream id: the entry's; for log_full the stream that pins the log
 	Offset   uint64 // of the stream: where it is trimmed or lost; for log_full where the pinning stream begins
 	Position uint64 // in the log
+	Logged   bool   // the refusal is in the log and has used up the sequence of its session producer
 	Name     string // name of the stream, where it is known
 	Message  string // what failed
 	Hint     string // what to do; empty: the hint of the table
@@ -190,7 +195,7 @@ func (m *Error) Error() string {
 
 // AppendTo encodes m as the answer to request.
 func (m *Error) AppendTo(dst []byte, request uint64) []byte {
-	dst, start := begin(dst, TypeError, m.Known, request)
+	dst, start := begin(dst, TypeError, m.Known&errorFlags|flag(m.Logged, flagLogged), request)
 	name, text, hint := cut16(m.Name), cutText(m.Message), cutText(m.Hint)
 	dst = put16(dst, uint16(m.Code))
 	dst = put16(dst, uint16(len(name)))
@@ -211,7 +216,7 @@ func (m *Error) AppendTo(dst []byte, request uint64) []byte {
 // Decode decodes an Error.
 func (m *Error) Decode(h Header, body []byte) error {
 	s := scanner{b: body}
-	m.Known = h.Flags
+	m.Known, m.Logged = h.Flags&errorFlags, h.Flags&flagLogged != 0
 	m.Code = Code(s.u16())
 	name := s.u16()
 	m.Entry = s.u32()
@@ -219,7 +224,7 @@ func (m *Error) Decode(h Header, body []byte) error {
 	text, hint := s.u16(), s.u16()
 	s.zero(4)
 	m.Name, m.Message, m.Hint = string(s.take(int(name))), string(s.take(int(text))), string(s.take(int(hint)))
-	if !s.done() || h.Flags&^errorFlags != 0 {
+	if !s.done() || h.Flags&^(errorFlags|flagLogged) != 0 {
 		return malformed("error")
 	}
 	return nil

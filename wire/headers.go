@@ -3,16 +3,17 @@ package wire
 import (
 	"encoding/binary"
 	"iter"
+	"unicode/utf8"
 )
 
 // A headers block is what a record carries beside its payload: a u16 count,
 // then per header a u16 key length, a u32 value length, the key and the value.
-// It is not aligned. No bytes at all mean no headers; keys may be empty, may
-// repeat, and keep their order.
+// It is not aligned. No bytes at all mean no headers. Keys are 1 to 255 bytes of
+// UTF-8, may repeat, and keep their order; values are any bytes.
 
 // AppendHeader appends one header to block, a headers block that may be empty,
-// and returns it. The caller keeps to MaxHeaders and MaxHeadersBytes; the
-// sidecar refuses what is beyond.
+// and returns it. The caller keeps to the limits; the sidecar refuses what is
+// beyond them, see [CheckHeaders].
 func AppendHeader(block []byte, key string, value []byte) []byte {
 	if len(block) == 0 {
 		block = append(block, 0, 0)
@@ -43,7 +44,9 @@ func CheckHeaders(block []byte) error {
 		if value > MaxHeadersBytes {
 			return malformed("headers: value beyond the block")
 		}
-		s.take(int(key))
+		if key == 0 || key > MaxHeaderKeyBytes || !utf8.Valid(s.take(int(key))) {
+			return malformed("headers: a key is 1 to 255 bytes of UTF-8")
+		}
 		s.take(int(value))
 	}
 	if s.bad || s.at != len(block) {

@@ -119,8 +119,7 @@ func (m *Cancel) Decode(h Header, body []byte) error { return decodeEmpty(h, bod
 
 // Flags of a [Record].
 const (
-	recordBatchStart uint16 = 1
-	recordBatchEnd   uint16 = 2
+	recordBatchEnd uint16 = 1
 )
 
 // RecordHeadBytes is the fixed part of an encoded [Record].
@@ -133,7 +132,6 @@ type Record struct {
 	Position    uint64 // of its batch in the log
 	TimestampNS int64  // since the Unix epoch
 	Checksum    uint64 // as stored, see [RecordChecksum]
-	BatchStart  bool   // the first record of its batch
 	BatchEnd    bool   // the last record of its batch
 	Headers     []byte // headers block; empty: none
 	Payload     []byte
@@ -173,7 +171,7 @@ func (r *Record) appendTo(dst []byte, start int) []byte {
 	dst = put64(dst, r.Checksum)
 	dst = put32(dst, uint32(len(r.Payload)))
 	dst = put16(dst, uint16(len(headers)))
-	dst = put16(dst, flag(r.BatchStart, recordBatchStart)|flag(r.BatchEnd, recordBatchEnd))
+	dst = put16(dst, flag(r.BatchEnd, recordBatchEnd))
 	dst = append(dst, headers...)
 	dst = append(dst, r.Payload...)
 	return pad(dst, start)
@@ -183,13 +181,13 @@ func (r *Record) decode(s *scanner) error {
 	r.Stream, r.Offset, r.Position = s.u64(), s.u64(), s.u64()
 	r.TimestampNS, r.Checksum = int64(s.u64()), s.u64()
 	payload, headers, flags := s.u32(), s.u16(), s.u16()
-	r.BatchStart, r.BatchEnd = flags&recordBatchStart != 0, flags&recordBatchEnd != 0
+	r.BatchEnd = flags&recordBatchEnd != 0
 	r.Headers, r.Payload = s.take(int(headers)), s.take(int(min(payload, MaxMessageBytes)))
 	s.align()
-	if s.bad || flags&^(recordBatchStart|recordBatchEnd) != 0 {
+	if s.bad || flags&^recordBatchEnd != 0 {
 		return malformed("record beyond the message, or unknown flag")
 	}
-	return CheckHeaders(r.Headers)
+	return nil
 }
 
 // decodeRecords decodes count records and the end of the message.

@@ -87,6 +87,9 @@ const (
 	// MaxHeaders is the largest number of headers of one record.
 	MaxHeaders = 64
 
+	// MaxHeaderKeyBytes is the longest key of a header.
+	MaxHeaderKeyBytes = 255
+
 	// MaxHeadersBytes is the largest encoded headers block of one record.
 	MaxHeadersBytes = 16 << 10
 
