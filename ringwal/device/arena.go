@@ -3,7 +3,6 @@ package device
 import (
 	"fmt"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,9 +46,4 @@ func (a *Arena) Free() error {
 		return fmt.Errorf("arena: munmap: %w", err)
 	}
 	return nil
-}
-
-// aligned reports whether p begins at a multiple of block.
-func aligned(p []byte, block int) bool {
-	return uintptr(unsafe.Pointer(unsafe.SliceData(p)))%uintptr(block) == 0
 }
