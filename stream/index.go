@@ -1,0 +1,176 @@
+package stream
+
+import "sort"
+
+// Index is a sparse map from the offsets and times of every stream to the frames
+// that hold them. It is bounded: at its limit of entries it forgets every second one
+// or so, and takes fewer from then on. One owner; not safe for concurrent use.
+type Index struct {
+	streams map[ID]*indexedStream
+	limit   int
+	entries int
+	step    uint64 // bytes of log between two entries of a stream
+}
+
+type indexedStream struct {
+	id      ID
+	entries []indexEntry // ascending by offset and by position
+	next    uint64       // behind the last record seen
+}
+
+// indexEntry says that no record of the stream from offset on lies below the frame
+// at position.
+type indexEntry struct {
+	offset    uint64
+	position  uint64
+	timestamp int64 // of the record at offset, or lower
+}
+
+// firstIndexStepBytes is the step that an Index takes up when it first meets its
+// limit; until then every frame that holds records of a stream gets an entry.
+const firstIndexStepBytes = 64 << 10
+
+// NewIndex returns an empty index of at most limit entries ([MaxIndexEntries]), but
+// always one per stream that holds records.
+func NewIndex(limit int) *Index {
+	return &Index{streams: make(map[ID]*indexedStream), limit: limit}
+}
+
+// Entries returns the number of entries, and the bytes of log between two of a
+// stream.
+func (x *Index) Entries() (entries int, stepBytes uint64) { return x.entries, x.step }
+
+// Apply takes in an item of the frame at framePosition, in log order. Items that
+// neither hold nor remove records change nothing.
+func (x *Index) Apply(it *Item, framePosition uint64) {
+	switch it.Kind {
+	case KindBatch:
+		x.batch(it, framePosition)
+	case KindStreamTrim:
+		x.drop(x.streams[it.Stream], it.First)
+	case KindStreamDelete:
+		if s := x.streams[it.Stream]; s != nil {
+			x.entries -= len(s.entries)
+			delete(x.streams, it.Stream)
+		}
+	}
+}
+
+func (x *Index) batch(it *Item, framePosition uint64) {
+	var r Record
+	var s *indexedStream
+	for it.Rewind(); it.NextRecord(&r); {
+		if s == nil || s.id != r.Stream {
+			if s = x.streams[r.Stream]; s == nil {
+				s = &indexedStream{id: r.Stream}
+				x.streams[r.Stream] = s
+			}
+		}
+		s.next = r.Offset + 1
+		if n := len(s.entries); n > 0 {
+			if last := s.entries[n-1].position; framePosition <= last || framePosition-last < x.step {
+				continue
+			}
+		}
+		s.entries = append(s.entries, indexEntry{offset: r.Offset, position: framePosition, timestamp: r.Timestamp})
+		if x.entries++; x.entries > x.limit {
+			x.coarsen()
+		}
+	}
+}
+
+// coarsen doubles the step until a quarter of the limit is free.
+func (x *Index) coarsen() {
+	for x.entries > x.limit-x.limit/4 && x.entries > len(x.streams) && x.step < 1<<62 {
+		x.step = max(2*x.step, firstIndexStepBytes)
+		for _, s := range x.streams {
+			if len(s.entries) == 0 {
+				continue
+			}
+			kept := s.entries[:1]
+			for _, e := range s.entries[1:] {
+				if e.position-kept[len(kept)-1].position >= x.step {
+					kept = append(kept, e)
+				}
+			}
+			x.entries -= len(s.entries) - len(kept)
+			s.entries = kept
+		}
+	}
+}
+
+// drop forgets what lies below offset first of a stream.
+func (x *Index) drop(s *indexedStream, first uint64) {
+	if s == nil {
+		return
+	}
+	n := s.search(first) - 1
+	if first >= s.next {
+		n = len(s.entries)
+	}
+	if n > 0 {
+		s.entries = s.entries[n:]
+		x.entries -= n
+	}
+}
+
+// search returns the number of entries at or below offset.
+func (s *indexedStream) search(offset uint64) int {
+	return sort.Search(len(s.entries), func(i int) bool { return s.entries[i].offset > offset })
+}
+
+// Find returns the position of a frame at or below the one that holds the record;
+// every record of the stream between the two has a lower offset. found is false, and
+// the position 0, when the index has seen no record at or below offset.
+func (x *Index) Find(id ID, offset uint64) (framePosition uint64, found bool) {
+	s := x.streams[id]
+	if s == nil {
+		return 0, false
+	}
+	n := s.search(offset)
+	if n == 0 {
+		return 0, false
+	}
+	return s.entries[n-1].position, true
+}
+
+// FindTime returns the position of a frame at or below the first record of the
+// stream whose timestamp is at least timestamp, if there is one. found is false when
+// the index holds no record of the stream.
+func (x *Index) FindTime(id ID, timestamp int64) (framePosition uint64, found bool) {
+	s := x.streams[id]
+	if s == nil || len(s.entries) == 0 {
+		return 0, false
+	}
+	n := sort.Search(len(s.entries), func(i int) bool { return s.entries[i].timestamp >= timestamp })
+	return s.entries[max(n-1, 0)].position, true
+}
+
+// TrimLog forgets what lies below position, the start of a frame: the log was
+// trimmed to it.
+func (x *Index) TrimLog(position uint64) {
+	for _, s := range x.streams {
+		n := sort.Search(len(s.entries), func(i int) bool { return s.entries[i].position > position })
+		if n == 0 {
+			continue
+		}
+		// Records between this entry and the next may remain: it moves up instead.
+		s.entries = s.entries[n-1:]
+		s.entries[0].position = position
+		x.entries -= n - 1
+	}
+}
+
+// Keep drops what d does not show: streams that are gone, and records below their
+// first. Recovery indexes frames whose trims lie before the log's own start.
+func (x *Index) Keep(d *Directory) {
+	for id, s := range x.streams {
+		kept := d.streams.byID[id]
+		if kept == nil {
+			x.entries -= len(s.entries)
+			delete(x.streams, id)
+			continue
+		}
+		x.drop(s, kept.first)
+	}
+}

@@ -1,0 +1,361 @@
+package stream
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/walsidecar/walsidecar/ringwal"
+)
+
+// Kind is the kind of an item. The numbers are part of the format.
+type Kind uint8
+
+const (
+	KindBatch           Kind = 1
+	KindRefusal         Kind = 2 // of a session producer's batch
+	KindStreamCreate    Kind = 3
+	KindStreamSeal      Kind = 4
+	KindStreamTrim      Kind = 5
+	KindStreamDelete    Kind = 6
+	KindStreamToken     Kind = 7
+	KindSessionOpen     Kind = 8
+	KindNamedCreate     Kind = 9
+	KindProducerRemove  Kind = 10 // of a named producer, by command
+	KindProducerExpired Kind = 11 // of a session producer, to make room
+
+	maxKind = KindProducerExpired
+)
+
+var kindNames = [maxKind + 1]string{
+	"", "batch", "refusal", "stream create", "stream seal", "stream trim", "stream delete",
+	"stream token", "session producer open", "named producer create", "producer remove",
+	"session producer expired",
+}
+
+// String returns the kind's name in lower case words.
+func (k Kind) String() string {
+	if k == 0 || k > maxKind {
+		return fmt.Sprintf("kind %d", uint8(k))
+	}
+	return kindNames[k]
+}
+
+// Sizes of the item layout, in bytes. All integers are little-endian; an item
+// starts at a multiple of itemAlign and is padded with zeros to the next one.
+const (
+	itemAlign        = ringwal.ItemAlignBytes
+	itemHeaderBytes  = 8  // length u32 (with this header, without padding), kind u8, flags u8, count u16
+	producerBytes    = 24 // producer id u64, sequence u64, acked u64
+	recordFixedBytes = 40 // checksum u64, stream id u64, offset u64, timestamp i64, headers u32, payload u32
+	refusalBytes     = 40 // producer id, sequence, acked, actual u64; code u16, entry u16, zero u32
+	idBytes          = 8  // seal, delete, remove, expired: id u64
+	createFixedBytes = 16 // id u64, timestamp i64; the name follows
+	trimBytes        = 16 // id u64, first u64
+	tokenFixedBytes  = 8  // id u64; the token follows
+	openBytes        = 16 // id u64, window u32, zero u32
+	namedFixedBytes  = 8  // id u64; the name follows
+
+	flagProducer = 1 // on a batch: a producer part follows the header
+)
+
+func align8(n int) int { return (n + itemAlign - 1) &^ (itemAlign - 1) }
+
+// Item is one decoded item. Which fields are set depends on Kind. Slices point
+// into the frame's body.
+type Item struct {
+	Kind     Kind
+	Position uint64 // address of the item in the log
+	Bytes    int    // with padding: the item is [Position, Position+Bytes)
+
+	// Producer, Sequence and Acked: of a batch (Producer 0: without a producer) and
+	// of a refusal. Producer alone: of the producer kinds.
+	Producer ProducerID
+	Sequence uint64
+	Acked    uint64
+
+	Count int // records of a batch, 1..MaxBatchRecords
+
+	Code   Code   // of a refusal
+	Entry  int    // of a refusal
+	Actual uint64 // of a refusal
+
+	Stream    ID     // of the stream kinds
+	Timestamp int64  // of a stream create: ns since the Unix epoch
+	First     uint64 // of a stream trim: the first offset that remains
+	Name      []byte // of a stream create, a named producer create
+	Token     []byte // of a stream token; empty: removed
+	Window    uint32 // of a session producer open, in slots
+
+	records []byte // all records of a batch
+	rest    []byte // those that NextRecord has yet to return
+}
+
+// Record is one record of a batch. Slices point into the frame's body.
+type Record struct {
+	Checksum  uint64 // as stored; see Verify
+	Stream    ID
+	Offset    uint64
+	Timestamp int64  // ns since the Unix epoch
+	Headers   []byte // an encoded headers block, or empty
+	Payload   []byte
+
+	covered []byte
+}
+
+// Verify reports whether the record's checksum matches its bytes: xxhash64 of the
+// stored record from the stream id to the last payload byte.
+func (r *Record) Verify() bool { return xxhash.Sum64(r.covered) == r.Checksum }
+
+// Rewind makes NextRecord start with the first record again.
+func (it *Item) Rewind() { it.rest = it.records }
+
+// NextRecord decodes the next record of a batch into r and returns false after
+// the last one. Lengths were checked when the item was decoded, checksums are the
+// caller's (see [Record.Verify]).
+func (it *Item) NextRecord(r *Record) bool {
+	b := it.rest
+	if len(b) < recordFixedBytes {
+		return false
+	}
+	n := recordFixedBytes + int(binary.LittleEndian.Uint32(b[32:])) + int(binary.LittleEndian.Uint32(b[36:]))
+	headersEnd := recordFixedBytes + int(binary.LittleEndian.Uint32(b[32:]))
+	r.Checksum = binary.LittleEndian.Uint64(b)
+	r.Stream = ID(binary.LittleEndian.Uint64(b[8:]))
+	r.Offset = binary.LittleEndian.Uint64(b[16:])
+	r.Timestamp = int64(binary.LittleEndian.Uint64(b[24:]))
+	r.Headers = b[recordFixedBytes:headersEnd:headersEnd]
+	r.Payload = b[headersEnd:n:n]
+	r.covered = b[8:n]
+	it.rest = b[align8(n):]
+	return true
+}
+
+// ItemReader decodes the items of one frame, in order, without allocating. Its
+// zero value is ready for Reset.
+type ItemReader struct {
+	item Item
+	body []byte
+	base uint64 // address of body[0]
+	at   int
+	err  error
+}
+
+// Reset starts on body, the used bytes of a data frame that lies at framePosition.
+func (r *ItemReader) Reset(body []byte, framePosition uint64) {
+	*r = ItemReader{body: body, base: framePosition + ringwal.FrameHeaderBytes}
+}
+
+// Next returns the next item, or nil at the end of the body or at the first item
+// that is not well formed; Err tells which. The item is valid until the next call.
+// Any bytes are safe: nothing is believed before it was checked.
+func (r *ItemReader) Next() *Item {
+	if r.err != nil || r.at == len(r.body) {
+		return nil
+	}
+	r.item = Item{Position: r.base + uint64(r.at)}
+	if problem := r.item.decode(r.body[r.at:]); problem != "" {
+		r.err = fmt.Errorf("%w: item at position %d (byte %d of %d of its frame's body): %s",
+			ErrDamaged, r.item.Position, r.at, len(r.body), problem)
+		return nil
+	}
+	r.at += r.item.Bytes
+	return &r.item
+}
+
+// Err returns why Next stopped before the end of the body, nil if it did not. It
+// wraps [ErrDamaged].
+func (r *ItemReader) Err() error { return r.err }
+
+// Items calls visit with every item of body, the used bytes of a data frame that
+// lies at framePosition, in order. The item is valid only during the call. It
+// returns visit's first error, or one that wraps [ErrDamaged] at the first item that
+// is not well formed. It allocates once; a caller that decodes many frames keeps an
+// [ItemReader].
+func Items(body []byte, framePosition uint64, visit func(*Item) error) error {
+	var r ItemReader
+	r.Reset(body, framePosition)
+	for it := r.Next(); it != nil; it = r.Next() {
+		if err := visit(it); err != nil {
+			return err
+		}
+	}
+	return r.err
+}
+
+// decode reads the item at the start of b and returns what is wrong with it, "" if
+// nothing.
+func (it *Item) decode(b []byte) string {
+	if len(b) < itemHeaderBytes {
+		return "shorter than an item header"
+	}
+	n := uint64(binary.LittleEndian.Uint32(b))
+	if n < itemHeaderBytes || n > uint64(len(b)) || align8(int(n)) > len(b) {
+		return "length out of range"
+	}
+	it.Kind = Kind(b[4])
+	flags, count := b[5], binary.LittleEndian.Uint16(b[6:])
+	it.Bytes = align8(int(n))
+	for _, c := range b[n:it.Bytes] {
+		if c != 0 {
+			return "padding is not zero"
+		}
+	}
+	part := b[itemHeaderBytes:n:n]
+	if it.Kind == KindBatch {
+		return it.decodeBatch(part, flags, int(count))
+	}
+	if flags != 0 || count != 0 {
+		return "flags or count on an item that has none"
+	}
+	switch it.Kind {
+	case KindRefusal:
+		return it.decodeRefusal(part)
+	case KindStreamCreate, KindStreamSeal, KindStreamTrim, KindStreamDelete, KindStreamToken:
+		return it.decodeStream(part)
+	case KindSessionOpen, KindNamedCreate, KindProducerRemove, KindProducerExpired:
+		return it.decodeProducer(part)
+	}
+	return "unknown kind"
+}
+
+func (it *Item) decodeBatch(part []byte, flags uint8, count int) string {
+	switch {
+	case flags&^flagProducer != 0:
+		return "unknown flags on a batch"
+	case count == 0 || count > MaxBatchRecords:
+		return "record count out of range"
+	}
+	it.Count = count
+	if flags&flagProducer != 0 {
+		if len(part) < producerBytes {
+			return "ends inside its producer part"
+		}
+		it.decodeSequence(part)
+		if it.Producer == 0 || it.Sequence == 0 || it.Acked > it.Sequence {
+			return "producer part out of range"
+		}
+		part = part[producerBytes:]
+	}
+	it.records, it.rest = part, part
+	for range count {
+		if len(part) < recordFixedBytes {
+			return "ends inside a record"
+		}
+		n := recordFixedBytes + uint64(binary.LittleEndian.Uint32(part[32:])) +
+			uint64(binary.LittleEndian.Uint32(part[36:]))
+		if n > uint64(len(part)) || align8(int(n)) > len(part) {
+			return "ends inside a record"
+		}
+		for _, c := range part[n:align8(int(n))] {
+			if c != 0 {
+				return "padding of a record is not zero"
+			}
+		}
+		part = part[align8(int(n)):]
+	}
+	if len(part) != 0 {
+		return "bytes follow the last record"
+	}
+	return ""
+}
+
+func (it *Item) decodeSequence(part []byte) {
+	it.Producer = ProducerID(binary.LittleEndian.Uint64(part))
+	it.Sequence = binary.LittleEndian.Uint64(part[8:])
+	it.Acked = binary.LittleEndian.Uint64(part[16:])
+}
+
+func (it *Item) decodeRefusal(part []byte) string {
+	if len(part) != refusalBytes {
+		return "wrong length for its kind"
+	}
+	it.decodeSequence(part)
+	it.Actual = binary.LittleEndian.Uint64(part[24:])
+	it.Code = Code(binary.LittleEndian.Uint16(part[32:]))
+	it.Entry = int(binary.LittleEndian.Uint16(part[34:]))
+	switch {
+	case !it.Producer.IsSession() || it.Sequence == 0 || it.Acked > it.Sequence:
+		return "producer part out of range"
+	case it.Code.Err() == nil || it.Entry >= MaxBatchRecords:
+		return "code or entry out of range"
+	case binary.LittleEndian.Uint32(part[36:]) != 0:
+		return "reserved bytes are not zero"
+	}
+	return ""
+}
+
+func (it *Item) decodeStream(part []byte) string {
+	if len(part) < idBytes {
+		return "wrong length for its kind"
+	}
+	it.Stream = ID(binary.LittleEndian.Uint64(part))
+	if it.Stream == 0 {
+		return "stream id 0"
+	}
+	rest := part[idBytes:]
+	switch it.Kind {
+	case KindStreamCreate:
+		if len(rest) < createFixedBytes-idBytes {
+			return "wrong length for its kind"
+		}
+		it.Timestamp = int64(binary.LittleEndian.Uint64(rest))
+		it.Name = rest[8:]
+		return nameBytesProblem(it.Name)
+	case KindStreamTrim:
+		if len(rest) != trimBytes-idBytes {
+			return "wrong length for its kind"
+		}
+		it.First = binary.LittleEndian.Uint64(rest)
+	case KindStreamToken:
+		if len(rest) > MaxTokenBytes {
+			return "token longer than the limit"
+		}
+		it.Token = rest
+	default:
+		if len(rest) != 0 {
+			return "wrong length for its kind"
+		}
+	}
+	return ""
+}
+
+func (it *Item) decodeProducer(part []byte) string {
+	if len(part) < idBytes {
+		return "wrong length for its kind"
+	}
+	it.Producer = ProducerID(binary.LittleEndian.Uint64(part))
+	session := it.Kind == KindSessionOpen || it.Kind == KindProducerExpired
+	if it.Producer == 0 || it.Producer.IsSession() != session {
+		return "producer id out of range"
+	}
+	rest := part[idBytes:]
+	switch it.Kind {
+	case KindSessionOpen:
+		if len(rest) != openBytes-idBytes {
+			return "wrong length for its kind"
+		}
+		it.Window = binary.LittleEndian.Uint32(rest)
+		if it.Window == 0 || it.Window > MaxWindow || binary.LittleEndian.Uint32(rest[4:]) != 0 {
+			return "window out of range"
+		}
+	case KindNamedCreate:
+		it.Name = rest
+		return nameBytesProblem(it.Name)
+	default:
+		if len(rest) != 0 {
+			return "wrong length for its kind"
+		}
+	}
+	return ""
+}
+
+// nameBytesProblem checks only the length: which characters a name may have is a
+// rule for requests, and a later version may allow more.
+func nameBytesProblem(name []byte) string {
+	if len(name) == 0 || len(name) > MaxNameBytes {
+		return "name length out of range"
+	}
+	return ""
+}
