@@ -22,6 +22,9 @@ import (
 // binary is the path of bin/walsidecar as this test run built it.
 var binary string
 
+// sigterm asks a sidecar to stop.
+const sigterm = syscall.SIGTERM
+
 // patience is how long a command may take before the test gives up on it: far above what
 // it needs on a slow machine.
 const patience = 60 * time.Second
@@ -189,8 +192,15 @@ func (h *host) awaitReady(p *process) {
 // killed at the end of the test if it still runs.
 func (h *host) start(stdout io.Writer, args ...string) *process {
 	h.t.Helper()
+	return h.startWith(nil, stdout, args...)
+}
+
+// startWith is start with standard input.
+func (h *host) startWith(stdin io.Reader, stdout io.Writer, args ...string) *process {
+	h.t.Helper()
 	p := &process{t: h.t, cmd: exec.Command(binary, args...), stderr: &lockedBuffer{}, done: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = h.dir, h.env, stdout, p.stderr
+	p.cmd.Dir, p.cmd.Env = h.dir, h.env
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, stdout, p.stderr
 	if err := p.cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
