@@ -29,6 +29,9 @@ var (
 	// differently: recover again.
 	ErrTailChanged = errors.New("the end of the log changed between two reads")
 
+	// ErrEpoch is an epoch that a start must not use.
+	ErrEpoch = errors.New("epoch refused")
+
 	// ErrTooManyBoundaries says that the log was started MaxBoundaries times
 	// without a trim.
 	ErrTooManyBoundaries = errors.New("too many starts since the last trim")

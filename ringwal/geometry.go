@@ -40,6 +40,10 @@ const (
 	// log. Logs smaller than MinLogBytes (in tests) keep a sixteenth.
 	MaxControlReserveBytes = 2 << 20
 
+	// maxCapacityBytes and maxPosition keep position + capacity below 2^64.
+	maxCapacityBytes = 1 << 60
+	maxPosition      = 3 << 62
+
 	// MaxBlockBytes is the largest block that leaves a frame useful.
 	MaxBlockBytes = 64 << 10
 )
@@ -82,7 +86,7 @@ func (g Geometry) check() error {
 		return fmt.Errorf("%w: block of %d bytes, want a power of two in [%d, %d]", ErrGeometry, b, device.MinBlockBytes, MaxBlockBytes)
 	case g.MaxFrameBytes == 0 || uint64(g.MaxFrameBytes)%b != 0:
 		return fmt.Errorf("%w: longest frame of %d bytes, want a multiple of the block of %d", ErrGeometry, g.MaxFrameBytes, b)
-	case g.CapacityBytes == 0 || g.CapacityBytes%b != 0 || g.CapacityBytes > 1<<62:
+	case g.CapacityBytes == 0 || g.CapacityBytes%b != 0 || g.CapacityBytes > maxCapacityBytes:
 		return fmt.Errorf("%w: capacity of %d bytes, want a multiple of the block of %d", ErrGeometry, g.CapacityBytes, b)
 	case g.WindowBytes%b != 0 || g.WindowBytes < uint64(g.MaxFrameBytes) || g.WindowBytes > g.CapacityBytes:
 		return fmt.Errorf("%w: window of %d bytes, want a multiple of the block from the longest frame (%d) to the capacity (%d)",

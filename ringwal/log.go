@@ -1,6 +1,12 @@
 package ringwal
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
 
 // Epoch is what a start draws before it calls Start.
 type Epoch struct {
@@ -9,7 +15,11 @@ type Epoch struct {
 	BootID      [16]byte
 	FenceKey    uint64
 	Jump        bool          // writes of a former owner may still land: start one window further on
-	StallAfter  time.Duration // L; 0 keeps the superblock's
+	StallAfter  time.Duration // L, whole milliseconds; 0 keeps the superblock's
+
+	// CheckpointStateBytes is the size of the checkpoint that the start is going to
+	// write, for the room it needs; 0: the largest.
+	CheckpointStateBytes int
 }
 
 // FrameBuffers lends the memory that frames are built in and written from.
@@ -22,22 +32,146 @@ type FrameBuffers interface {
 	Shrink(position uint64, used int)
 }
 
-// Frame is a frame of the write path. Its owner between Next and Release is the
-// caller, who changes nothing but Owner.
-type Frame struct {
-	FrameHeader
-	Buf    []byte // what to write; of a pad only its first block
-	Offset int64  // where on the device
-	Owner  any    // the caller's; nil after Release
+// Log is a started log. It has one owner; no method may be called concurrently.
+// Times are CLOCK_BOOTTIME nanoseconds, handed in.
+type Log struct {
+	g        Geometry
+	buffers  FrameBuffers
+	limits   [classCount]uint64 // of head − trim, per class
+	origin   uint64
+	stallNS  int64
+	err      error // sticky
+	closing  bool  // MarkClean was called
+	identity FrameHeader
 
-	ClosedNS    int64 // when it was closed; IssuedNS when Reserve closed it
-	IssuedNS    int64 // Next
-	CompletedNS int64 // Complete
+	start   uint64 // position of the epoch's first frame
+	head    uint64 // behind the last closed frame
+	durable uint64
+	trim    uint64 // in force
+	sum     uint64 // of the last frame that Next returned
 
-	state frameState
+	open     *Frame // its Buf is all that was acquired
+	openUsed int    // bytes of it, header included
+	queued   frameQueue
+	flight   frameQueue // from the durable position on
+	done     frameQueue // durable, for PopDurable
+	free     []*Frame
+	inFlight int // of flight, those that Complete has not seen
+	digest   xxhash.Digest
+
+	toProve uint64 // behind the last frame that is not a seal
+	proven  uint64 // highest durable position that a durable frame or superblock carries
+
+	checkpoint checkpointWriter
+	superblock superblockWriter
 }
 
-type frameState uint8
+// Start prepares an epoch on a recovered log: a new superblock with its boundary,
+// to be written by the caller (NextSuperblock) before the first frame. It writes
+// nothing. Errors: ErrFull (no room for a jump and a checkpoint: trim first),
+// ErrTooManyBoundaries, ErrFormat (features under which the log is read-only),
+// ErrEpoch.
+func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error) {
+	sb := *sbs.Newest
+	if sbs.UnknownROCompat != 0 {
+		return nil, fmt.Errorf("%w: features %#x allow this version to read the log, not to write it; use the version that wrote it or a later one",
+			ErrFormat, sbs.UnknownROCompat)
+	}
+	if e.Number <= sbs.MaxEpoch || e.StallAfter != 0 && (e.StallAfter < time.Millisecond || e.StallAfter > MaxStallAfter) {
+		return nil, fmt.Errorf("%w: want a number above %d (got %d) and a stall limit of 1ms to %s (got %s)",
+			ErrEpoch, sbs.MaxEpoch, e.Number, MaxStallAfter, e.StallAfter)
+	}
+	start := r.Next
+	if e.Jump {
+		start += sb.WindowBytes
+	}
+	if err := roomToStart(&sb, r, e, start); err != nil {
+		return nil, err
+	}
+	sb.Epoch, sb.Incarnation, sb.BootID, sb.FenceKey = e.Number, e.Incarnation, e.BootID, e.FenceKey
+	sb.Clean = false
+	if e.StallAfter != 0 {
+		sb.StallAfter = e.StallAfter.Truncate(time.Millisecond)
+	}
+	if r.HasCheckpoint {
+		sb.Durable = r.End
+	}
+	incarnationHash := xxhash.Sum64(e.Incarnation[:])
+	sb.addBoundary(Boundary{Epoch: e.Number, IncarnationHash: incarnationHash, FollowEnd: r.End, FollowSum: r.Sum, Start: start})
+	sb.dropBoundaries()
+	if len(sb.Boundaries) > MaxBoundaries {
+		return nil, fmt.Errorf("%w: %d epoch boundaries lie above the trim position, a superblock holds %d; trim the log",
+			ErrTooManyBoundaries, len(sb.Boundaries), MaxBoundaries)
+	}
+	l := &Log{
+		g: sb.Geometry, buffers: b, origin: sb.Origin, stallNS: int64(sb.StallAfter),
+		identity: FrameHeader{UUIDHash: xxhash.Sum64(sb.UUID[:]), Epoch: e.Number, IncarnationHash: incarnationHash},
+		start:    start, head: start, durable: start, trim: sb.Trim, sum: r.Sum,
+		toProve: r.End, proven: r.Proven,
+	}
+	for c := range classCount {
+		l.limits[c] = sb.Limit(c)
+	}
+	l.checkpoint.newest, l.checkpoint.exists = r.Checkpoint, r.HasCheckpoint
+	l.superblock.begin(sbs, &sb)
+	return l, nil
+}
+
+// roomToStart refuses a start that would use up the log's last room for nothing: a
+// jump moves the head at each attempt.
+func roomToStart(sb *Superblock, r *Recovery, e Epoch, start uint64) error {
+	need := start - sb.Trim
+	if !r.CheckpointIsLast {
+		state := e.CheckpointStateBytes
+		if state == 0 {
+			state = int(sb.CheckpointMaxBytes)
+		}
+		need += sb.CheckpointBytes(state) + uint64(sb.MaxFrameBytes)
+	}
+	if need > sb.CapacityBytes {
+		return fmt.Errorf("%w: a start needs %d bytes of the %d (jump and checkpoint included); trim the log first",
+			ErrFull, need, sb.CapacityBytes)
+	}
+	return nil
+}
+
+// Fail stops the log for good with err, unless it has stopped already.
+func (l *Log) Fail(err error) {
+	if l.err == nil {
+		l.err = err
+	}
+}
+
+// Err is why the log has stopped, nil while it runs.
+func (l *Log) Err() error { return l.err }
+
+// Superblock is the superblock in force or, until then, the one that the start
+// built. It is not to be changed.
+func (l *Log) Superblock() *Superblock { return l.superblock.current }
+
+// Geometry is the log's.
+func (l *Log) Geometry() Geometry { return l.g }
+
+// Head is the position behind everything that was taken, the open frame included.
+func (l *Log) Head() uint64 { return l.head + uint64(l.OpenBytes()) }
+
+// Durable is the durable position.
+func (l *Log) Durable() uint64 { return l.durable }
+
+// Trim is the trim position in force.
+func (l *Log) Trim() uint64 { return l.trim }
+
+// Used is head − trim.
+func (l *Log) Used() uint64 { return l.Head() - l.trim }
+
+// Room is how many more bytes of the log items of class c may take, frame headers
+// and padding included.
+func (l *Log) Room(c Class) uint64 {
+	if used := l.Used(); used < l.limits[c] {
+		return l.limits[c] - used
+	}
+	return 0
+}
 
 // StallState is how long the oldest write has been on its way.
 type StallState uint8
@@ -52,129 +186,38 @@ const (
 // DegradedShare is the part of L after which a write counts as degraded: L / 10.
 const DegradedShare = 10
 
-// Log is a started log. It has one owner; no method may be called concurrently.
-// Times are CLOCK_BOOTTIME nanoseconds, handed in.
-type Log struct{}
-
-// Start prepares an epoch on a recovered log: a new superblock with its boundary,
-// to be written by the caller (NextSuperblock) before the first frame. It writes
-// nothing. Errors: ErrFull (no room for a jump and a checkpoint: trim first),
-// ErrTooManyBoundaries, ErrFormat (features under which the log is read-only).
-func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error) { panic("skeleton") }
-
-// Reserve takes n bytes (1..MaxItemBytes) of the open frame for one item that
-// holds records records, and returns them with the item's position. The caller
-// fills all of dst before the next call. It closes frames and pads the ring's end
-// as needed. Errors: ErrFull, ErrWait, ErrTooLarge, or the sticky one.
-func (l *Log) Reserve(c Class, n, records int) (dst []byte, position uint64, err error) {
-	panic("skeleton")
+// CheckStall looks at the oldest write on its way, a frame's or a superblock's. At L
+// it stops the log.
+func (l *Log) CheckStall(nowNS int64) StallState {
+	if l.err != nil {
+		if errors.Is(l.err, ErrStalled) {
+			return StallFatal
+		}
+		return StallNone
+	}
+	var age int64
+	if l.inFlight > 0 {
+		age = nowNS - l.flight.first().IssuedNS
+	}
+	if l.superblock.writing {
+		age = max(age, nowNS-l.superblock.issuedNS)
+	}
+	switch {
+	case age >= l.stallNS:
+		l.stalled(age)
+		return StallFatal
+	case age >= l.stallNS/DegradedShare:
+		return StallDegraded
+	}
+	return StallNone
 }
 
-// CloseFrame ends the open frame, so that Next returns it. It does nothing when
-// none is open.
-func (l *Log) CloseFrame(nowNS int64) {}
-
-// OpenBytes is the length that the open frame would be written with, 0 when none
-// is open.
-func (l *Log) OpenBytes() int { return 0 }
-
-// QueuedBytes is the length of the closed frames that Next has not returned yet.
-func (l *Log) QueuedBytes() int { return 0 }
-
-// InFlight is the number of frames that Next returned and Complete has not seen.
-func (l *Log) InFlight() int { return 0 }
-
-// Next returns the next frame to write, in log order, nil when there is none. The
-// caller submits it right away: its time in flight counts from nowNS.
-func (l *Log) Next(nowNS int64) *Frame { return nil }
-
-// Complete reports the end of a frame's write, in any order, and returns the
-// durable position, which moves over completed frames without a gap. An error,
-// or a completion seen L or more after Next, stops the log for good.
-func (l *Log) Complete(f *Frame, err error, nowNS int64) (durable uint64) { return 0 }
-
-// PopDurable returns the next frame that became durable, in log order, nil when
-// there is none. The caller gives it back with Release.
-func (l *Log) PopDurable() *Frame { return nil }
-
-// Release gives back a frame that PopDurable returned.
-func (l *Log) Release(f *Frame) {}
-
-// Seal queues a seal frame if anything but seals was written since the last
-// proof, and nothing is open, queued or in flight. It reports whether it did.
-func (l *Log) Seal(nowNS int64) bool { return false }
-
-// Checkpoint writes state as the next frames of the log; items wait until its last
-// part is queued. The log reads state until CheckpointUnderWay is false. Errors:
-// ErrTooLarge, ErrFull, ErrWait (one is under way, the superblock is not in
-// force), or the sticky one.
-func (l *Log) Checkpoint(state []byte) error { return nil }
-
-// CheckpointUnderWay reports whether parts of a checkpoint are still to be queued.
-func (l *Log) CheckpointUnderWay() bool { return false }
-
-// NewestCheckpoint is the newest complete durable checkpoint, false when there is
-// none.
-func (l *Log) NewestCheckpoint() (CheckpointMark, bool) { return CheckpointMark{}, false }
-
-// SetTrim asks for a superblock with the trim position p, the start of a frame at
-// or below the newest checkpoint's start, and prevSum, which that frame carries.
-// Room grows only when the superblock is in force. A position at or below the
-// current one does nothing. Errors: ErrTrim, or the sticky one.
-func (l *Log) SetTrim(p, prevSum uint64) error { return nil }
-
-// RecordDurable asks for a superblock with the present durable position; it is a
-// heartbeat too.
-func (l *Log) RecordDurable() {}
-
-// MarkClean asks for a superblock with the clean flag. Everything must be durable,
-// else ErrWait. The log takes nothing more.
-func (l *Log) MarkClean() error { return nil }
-
-// NextSuperblock returns the next superblock copy to write, and where; ok is false
-// when there is none or one is being written. b is valid until SuperblockDone.
-func (l *Log) NextSuperblock(nowNS int64) (offset int64, b []byte, ok bool) { return 0, nil, false }
-
-// SuperblockDone reports the end of that write. An error, or one seen L or more
-// after NextSuperblock, stops the log for good.
-func (l *Log) SuperblockDone(err error, nowNS int64) {}
-
-// SuperblockInForce reports whether every copy of the epoch holds everything that
-// was asked for.
-func (l *Log) SuperblockInForce() bool { return false }
-
-// RecordedDurable is the durable position of the superblock in force. Doors may
-// open when it lies beyond the log's origin.
-func (l *Log) RecordedDurable() uint64 { return 0 }
-
-// CheckStall looks at the oldest write on its way. At L it stops the log.
-func (l *Log) CheckStall(nowNS int64) StallState { return StallNone }
-
-// Fail stops the log for good with err, unless it has stopped already.
-func (l *Log) Fail(err error) {}
-
-// Err is why the log has stopped, nil while it runs.
-func (l *Log) Err() error { return nil }
-
-// Superblock is the superblock in force, or the one that the start builds. It is
-// not to be changed and valid until the next SuperblockDone.
-func (l *Log) Superblock() *Superblock { return nil }
-
-// Head is the position behind everything that was taken, the open frame included.
-func (l *Log) Head() uint64 { return 0 }
-
-// Durable is the durable position.
-func (l *Log) Durable() uint64 { return 0 }
-
-// Trim is the trim position in force.
-func (l *Log) Trim() uint64 { return 0 }
-
-// Used is head − trim.
-func (l *Log) Used() uint64 { return 0 }
-
-// Room is how many more bytes of the log items of class c may take, frame headers
-// and padding included.
-func (l *Log) Room(c Class) uint64 { return 0 }
-
-// Geometry is the log's.
-func (l *Log) Geometry() Geometry { return Geometry{} }
+// stalled stops the log if a write has been on its way for L.
+func (l *Log) stalled(ageNS int64) bool {
+	if ageNS < l.stallNS {
+		return false
+	}
+	l.Fail(fmt.Errorf("%w: on its way for %s, the limit is %s; its outcome is unknown",
+		ErrStalled, time.Duration(ageNS), time.Duration(l.stallNS)))
+	return true
+}

@@ -1,6 +1,10 @@
 package ringwal
 
-import "github.com/walsidecar/walsidecar/ringwal/device"
+import (
+	"fmt"
+
+	"github.com/walsidecar/walsidecar/ringwal/device"
+)
 
 // Visitor is told what a recovery reads, in log order. Both may be nil. An error
 // ends the recovery and is returned as it is.
@@ -34,53 +38,238 @@ type Recovery struct {
 
 	Checkpoint       CheckpointMark // the newest complete one
 	HasCheckpoint    bool
-	CheckpointIsLast bool // only seals follow it
+	CheckpointIsLast bool // nothing but seals follows it
 
-	TornFrames int // headers of frames beyond the end that were never acked and are void from now on
+	// GhostFrames counts headers of frames behind the end, where frames were
+	// submitted and never acked. The next epoch's boundary voids them.
+	GhostFrames int
 
-	tail []frameMark // frame boundaries from Proven to End
+	tail []frameMark // places between frames, from Proven to End
 }
 
+// frameMark is a place between two frames, with the sum of the one before it.
 type frameMark struct{ position, sum uint64 }
 
-// Recover reads the log from its trim position to its end in one pass, with
-// memory that does not depend on the log's length (a checkpoint's state is held
-// while it is assembled). It writes nothing. d may be a device.ReadAhead.
+// Recover reads the log from its trim position to its end in one pass, with memory
+// that does not depend on the log's length (a checkpoint's state is held while
+// it is assembled). It writes nothing. d may be a device.ReadAhead.
 //
 // Errors: *DamageError (damage to acked data, or no complete checkpoint),
 // device.ErrRead (never taken for an end), the visitor's own.
-func Recover(d device.Device, sbs *Superblocks, v Visitor) (*Recovery, error) { panic("skeleton") }
-
-// VerifyTail reads the frames between r.Proven and r.End again, after the owner
-// has flushed the device: what was only in a cache may be gone. ErrTailChanged:
-// recover again.
-func VerifyTail(d device.Device, sbs *Superblocks, r *Recovery) error { panic("skeleton") }
-
-// GapKind says why positions hold no frame.
-type GapKind uint8
-
-// The kinds of gaps.
-const (
-	GapLost GapKind = iota + 1 // acked data that cannot be read
-	GapVoid                    // skipped by a start, never held anything
-)
-
-// Gap is a range of positions without a readable frame.
-type Gap struct {
-	Kind     GapKind
-	From, To uint64
-	Err      error // device.ErrRead where the device refused to read it
+func Recover(d device.Device, sbs *Superblocks, v Visitor) (*Recovery, error) {
+	sb := sbs.Newest
+	src, err := newSource(d, sb.Geometry, sb.Trim+sb.CapacityBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer src.close()
+	w := &recovering{
+		sb: sb, v: v,
+		chain: newChain(src, NewFrameChecker(sb), sb.Trim, sb.TrimPrevSum),
+		r:     &Recovery{Proven: sb.Durable},
+	}
+	if err := w.run(); err != nil {
+		return nil, fmt.Errorf("%s: recovery: %w", d.Path(), err)
+	}
+	w.r.BytesRead = src.bytesRead
+	return w.r, nil
 }
 
-// SalvageVisitor is told what survives, in position order.
-type SalvageVisitor struct {
-	Frame func(*FrameView) error
-	Gap   func(Gap) error
+// recovering is a recovery under way.
+type recovering struct {
+	sb    *Superblock
+	v     Visitor
+	chain *chain
+	r     *Recovery
+	parts assembly
 }
 
-// Salvage reads every valid frame of the log that was not void, with a gap where
-// acked data is missing. It needs one readable superblock copy and writes
-// nothing. End is behind the last frame.
-func Salvage(d device.Device, sbs *Superblocks, v SalvageVisitor) (end uint64, err error) {
-	panic("skeleton")
+func (w *recovering) run() error {
+	c, r := w.chain, w.r
+	r.tail = append(r.tail, frameMark{c.end, c.sum})
+	for {
+		h, frame, err := c.step()
+		if err != nil {
+			return err
+		}
+		if h == nil {
+			break
+		}
+		if err := w.take(h, frame); err != nil {
+			return err
+		}
+	}
+	r.End, r.Next, r.Sum = c.end, c.pos, c.sum
+	return w.judgeEnd()
+}
+
+// take adds a frame of the chain.
+func (w *recovering) take(h *FrameHeader, frame []byte) error {
+	r := w.r
+	if h.End() > h.Durable+w.sb.WindowBytes {
+		return &DamageError{From: h.Position, To: h.End(), Reason: fmt.Sprintf(
+			"the frame was issued at durable position %d, beyond the window of %d bytes", h.Durable, w.sb.WindowBytes)}
+	}
+	r.Frames++
+	r.Records += uint64(h.Records)
+	r.Proven = max(r.Proven, h.Durable)
+	if n := w.chain.next; n > 0 {
+		r.Proven = max(r.Proven, w.chain.check.boundaries[n-1].FollowEnd)
+	}
+	r.mark(frameMark{h.End(), h.Sum})
+	if h.Kind != FramePad && h.Kind != FrameSeal {
+		r.CheckpointIsLast = false
+	}
+	view := FrameView{FrameHeader: *h, Body: frame[FrameHeaderBytes : FrameHeaderBytes+int(h.BodyBytes)]}
+	if w.v.Frame != nil {
+		if err := w.v.Frame(&view); err != nil {
+			return err
+		}
+	}
+	complete, err := w.parts.add(&view, w.sb)
+	if err != nil || !complete {
+		return err
+	}
+	r.Checkpoint = CheckpointMark{Start: w.parts.start, End: h.End(), PrevSum: w.parts.prevSum}
+	r.HasCheckpoint, r.CheckpointIsLast = true, true
+	if w.v.Checkpoint != nil {
+		return w.v.Checkpoint(w.parts.start, w.parts.state)
+	}
+	return nil
+}
+
+// mark notes a place between frames and forgets those below the proven position,
+// but for the last of them. Since head − durable never exceeded the window, what
+// stays is bounded by it.
+func (r *Recovery) mark(m frameMark) {
+	r.tail = append(r.tail, m)
+	keep := 0
+	for keep+1 < len(r.tail) && r.tail[keep+1].position <= r.Proven {
+		keep++
+	}
+	r.tail = append(r.tail[:0], r.tail[keep:]...)
+}
+
+// judgeEnd decides what the first frame that does not chain means: the end of the
+// log, or damage to it. docs/format.md has the table.
+func (w *recovering) judgeEnd() error {
+	sb, hole := w.sb, w.chain.pos
+	if rest := w.chain.check.boundaries[w.chain.next:]; len(rest) > 0 {
+		last := rest[len(rest)-1]
+		return &DamageError{From: hole, To: last.FollowEnd, Reason: fmt.Sprintf(
+			"no frame here, and epoch %d found the log to reach %d", last.Epoch, last.FollowEnd)}
+	}
+	if sb.Durable > hole {
+		return &DamageError{From: hole, To: sb.Durable, Reason: fmt.Sprintf(
+			"no frame here, and the superblock says that %d was durable", sb.Durable)}
+	}
+	found, err := w.scan()
+	if err != nil {
+		return err
+	}
+	if found != nil {
+		return found
+	}
+	if !w.r.HasCheckpoint && sb.Durable > sb.Origin {
+		return &DamageError{From: sb.Trim, To: hole, Reason: "no complete checkpoint, and the superblock says that there was one"}
+	}
+	return nil
+}
+
+// scan looks behind the hole for frames that prove that the hole was durable once.
+// A header is proof enough: the owner wrote it, whatever became of the rest.
+func (w *recovering) scan() (*DamageError, error) {
+	c, sb := w.chain, w.sb
+	hole, block := c.pos, uint64(sb.BlockBytes)
+	end := min(hole+sb.WindowBytes+uint64(sb.MaxFrameBytes)+block, c.src.limit)
+	var proof *DamageError
+	for at := hole; at < end; at += block {
+		b, err := c.src.view(at, int(block))
+		if err != nil {
+			if proof != nil {
+				return proof, nil
+			}
+			return nil, err
+		}
+		h, ok := DecodeFrameHeader(b)
+		if !ok || h.UUIDHash != c.check.uuidHash {
+			continue
+		}
+		if _, mine := c.check.Header(b, at); mine {
+			w.r.GhostFrames++
+			if h.Durable > hole && (proof == nil || h.Durable > proof.To) {
+				proof = &DamageError{From: hole, To: h.Durable, Reason: fmt.Sprintf(
+					"no frame here, and the frame at %d says that %d was durable", at, h.Durable)}
+			}
+		} else if proof == nil && w.newerThanSuperblock(&h, at) {
+			proof = &DamageError{From: hole, To: h.Position, Reason: fmt.Sprintf(
+				"the log goes on at %d in epoch %d, later than every superblock that can be read", h.Position, h.Epoch)}
+		}
+	}
+	return proof, nil
+}
+
+// newerThanSuperblock tells a frame that the owner can only have written after a
+// superblock that is lost: the first one of a later epoch (which carries the sum
+// of the frame that we found to be the last), or one of a known epoch in a later
+// lap. No client can forge either, since it knows neither sum nor incarnation.
+func (w *recovering) newerThanSuperblock(h *FrameHeader, at uint64) bool {
+	if h.Epoch > w.sb.Epoch {
+		return h.Position == at && h.PrevSum == w.chain.sum
+	}
+	if h.Position <= at || h.Position%w.sb.CapacityBytes != at%w.sb.CapacityBytes {
+		return false
+	}
+	for _, b := range w.chain.check.boundaries {
+		if b.Epoch == h.Epoch && b.IncarnationHash == h.IncarnationHash {
+			return true
+		}
+	}
+	return false
+}
+
+// assembly puts a checkpoint's parts together.
+type assembly struct {
+	active  bool
+	start   uint64
+	prevSum uint64
+	epoch   uint64
+	parts   uint32
+	next    uint32
+	state   []byte
+}
+
+// add takes the next frame of the log and reports whether it completes a checkpoint.
+// Parts follow each other with nothing but pads between; what does not is an
+// unfinished checkpoint and is dropped.
+func (a *assembly) add(f *FrameView, sb *Superblock) (bool, error) {
+	if f.Kind == FramePad {
+		return false, nil
+	}
+	if f.Kind != FrameCheckpoint {
+		a.active = false
+		return false, nil
+	}
+	if f.Part == 0 {
+		*a = assembly{active: true, start: f.Position, prevSum: f.PrevSum, epoch: f.Epoch, parts: f.Parts, state: a.state[:0]}
+	}
+	if !a.active || f.CheckpointStart != a.start || f.Epoch != a.epoch || f.Parts != a.parts || f.Part != a.next {
+		a.active = false
+		return false, nil
+	}
+	size := uint64(len(a.state)) + uint64(len(f.Body))
+	if size > sb.CheckpointMaxBytes {
+		return false, &DamageError{From: a.start, To: f.End(), Reason: fmt.Sprintf(
+			"a checkpoint of %d bytes or more, over the limit of %d", size, sb.CheckpointMaxBytes)}
+	}
+	if a.state == nil {
+		a.state = make([]byte, 0, min(uint64(a.parts)*uint64(len(f.Body)), sb.CheckpointMaxBytes))
+	}
+	a.state = append(a.state, f.Body...)
+	a.next++
+	if a.next < a.parts {
+		return false, nil
+	}
+	a.active = false
+	return true, nil
 }

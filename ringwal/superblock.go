@@ -1,10 +1,6 @@
 package ringwal
 
-import (
-	"time"
-
-	"github.com/walsidecar/walsidecar/ringwal/device"
-)
+import "time"
 
 // MaxBoundaries is the most epoch boundaries that a superblock holds: what fits
 // its slot, rounded down.
@@ -47,64 +43,46 @@ type Superblock struct {
 	Clean       bool   // closed in order, nothing was written since
 
 	Boundaries []Boundary // ascending
+
+	otherFlags uint32 // of later versions, kept as they are
+	extra      []byte // of later versions, kept as it is
 }
 
-// SlotState tells what a superblock slot holds.
-type SlotState uint8
-
-// The states of a slot.
+// Limits of what a superblock says.
 const (
-	SlotBlank      SlotState = iota // no magic
-	SlotValid                       // a superblock whose checksum holds
-	SlotDamaged                     // the magic, but not a superblock whose checksum holds
-	SlotUnreadable                  // the device reports a read error
-	SlotForeign                     // valid, but of a version or feature that this one must not read
+	// MaxOrigin leaves a log 2^63 bytes to write before positions run out.
+	MaxOrigin = 1 << 63
+
+	// MaxStallAfter is the largest L: beyond a day it protects nobody.
+	MaxStallAfter = 24 * time.Hour
 )
 
-// Slot is one of the four places of a superblock.
-type Slot struct {
-	State      SlotState
-	Superblock *Superblock // nil unless SlotValid
-	Err        error       // why not, nil when SlotValid or SlotBlank
+// addBoundary adds the boundary of a new epoch. Those that follow the same frame
+// or a later one are void with it: of several only the newest is kept.
+func (sb *Superblock) addBoundary(x Boundary) {
+	kept := sb.Boundaries[:0:0]
+	for _, old := range sb.Boundaries {
+		if old.FollowEnd < x.FollowEnd {
+			kept = append(kept, old)
+		}
+	}
+	sb.Boundaries = append(kept, x)
 }
 
-// Superblocks is what the four slots hold.
-type Superblocks struct {
-	Slots      [SlotCount]Slot
-	Newest     *Superblock // highest (epoch, sequence) of the valid copies; nil when there is none
-	NewestSlot int
-	MaxEpoch   uint64 // highest epoch of all valid copies
-	// GrownBytes is by how much the device grew since format; the log keeps its
-	// capacity.
-	GrownBytes int64
-	// UnknownROCompat are feature bits under which the log may be read but not
-	// started.
-	UnknownROCompat uint64
+// dropBoundaries drops those that no walk from Trim can meet. The newest one below
+// Trim stays: it says which epoch is in force at Trim, and so keeps an older frame
+// from being taken for the first one.
+func (sb *Superblock) dropBoundaries() {
+	first := 0
+	for i, x := range sb.Boundaries {
+		if x.FollowEnd < sb.Trim {
+			first = i
+		}
+	}
+	sb.Boundaries = append([]Boundary(nil), sb.Boundaries[first:]...)
 }
 
-// ReadSuperblocks reads and judges the four slots. What could be read is returned
-// beside every error, for inspection and salvage. Errors: ErrNotALog (all slots
-// blank), ErrDamaged (no readable copy, or a set of two without one: it may have
-// held the newest), ErrFormat (version, unknown incompatible feature),
-// ErrGeometry (block size differs, larger than the device), device.ErrRead.
-func ReadSuperblocks(d device.Device) (*Superblocks, error) { panic("skeleton") }
-
-// FormatOptions describe a new log.
-type FormatOptions struct {
-	UUID          [16]byte
-	Node          string        // 1..MaxNodeBytes bytes
-	StallAfter    time.Duration // L; 0: DefaultStallAfter
-	CapacityBytes uint64        // of the ring; 0: all of the device
-	Origin        uint64        // first position, a multiple of the block
-	// Geometry replaces DefaultGeometry and its MinLogBytes (for tests); its
-	// CapacityBytes then holds.
-	Geometry *Geometry
+// newer reports whether sb is newer than other.
+func (sb *Superblock) newer(other *Superblock) bool {
+	return sb.Epoch > other.Epoch || sb.Epoch == other.Epoch && sb.Sequence > other.Sequence
 }
-
-// DefaultStallAfter is L where nothing else was asked for.
-const DefaultStallAfter = 10 * time.Second
-
-// Format writes a new log's superblock to all four slots of d and reads them
-// back. Whatever the device held is lost: the caller has made sure that it may
-// be. A failed format is repeated as a whole.
-func Format(d device.Device, o FormatOptions) (*Superblock, error) { panic("skeleton") }
