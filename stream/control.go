@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"errors"
 
 	"github.com/walsidecar/walsidecar/ringwal"
 )
@@ -88,9 +89,9 @@ func (c *Committer) SetToken(id ID, old, token []byte) (StreamInfo, error) {
 // offset that remains: min(before, next), or the present one where that is higher.
 // Refusals: ErrStreamNotFound, ErrStreamDeleted.
 //
-// In a full log, ringwal.ErrFull means that this trim would free too little for
-// what it costs: at least half of what the stream holds is always more likely to
-// go through, and all of it always does (see leavesRoomToTrim).
+// In a full log a trim may itself get ringwal.ErrFull. One that lets go of at least
+// half of what the stream holds has room of its own; one that empties the stream, or
+// Delete, has room that nothing else can take (see trimReserve).
 func (c *Committer) Trim(id ID, before uint64) (first uint64, err error) {
 	s, err := c.stream(id)
 	if err != nil {
@@ -102,9 +103,9 @@ func (c *Committer) Trim(id ID, before uint64) (first uint64, err error) {
 	}
 	it := Item{Kind: KindStreamTrim, Stream: id, First: first}
 	if first < s.next {
-		err = c.write(ringwal.ClassControl, &it)
 		half := first-s.first >= s.next-first
-		if err != ringwal.ErrFull || !half || c.log.Room(ringwal.ClassFree) < c.trimReserve()+uint64(c.geometry.BlockBytes) { //nolint:errorlint // Reserve returns the sentinel itself
+		err = c.write(ringwal.ClassControl, &it)
+		if !errors.Is(err, ringwal.ErrFull) || !half || c.log.Room(ringwal.ClassFree) < c.trimReserve()+uint64(c.geometry.BlockBytes) {
 			return s.first, err
 		}
 	}

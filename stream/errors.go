@@ -35,7 +35,7 @@ var (
 
 	ErrTooManyStreams   = errors.New("too many streams")
 	ErrTooManyProducers = errors.New("too many producers")
-	ErrCheckpointFull        = errors.New("the log's checkpoint space is used up")
+	ErrCheckpointFull   = errors.New("the log's checkpoint space is used up")
 )
 
 // ErrDamaged is wrapped by every error about items or checkpoints that cannot have
@@ -119,7 +119,7 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // codeOf returns the code of a precondition's sentinel.
 func codeOf(err error) Code {
 	for c, sentinel := range codeErrors {
-		if sentinel == err && sentinel != nil { //nolint:errorlint // the table holds the sentinels themselves
+		if sentinel != nil && errors.Is(err, sentinel) {
 			return Code(c)
 		}
 	}
