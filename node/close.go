@@ -1,0 +1,129 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/walsidecar/walsidecar/reader"
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+// stopPatience is how long Close waits for writes that are stuck in the kernel.
+const stopPatience = 2 * time.Second
+
+// closing is a shutdown under way, in the loop.
+type closing struct {
+	done   chan struct{} // closed when the clean superblock is in force; nil: only drain
+	sealed bool
+	clean  bool // the clean superblock was asked for
+	told   bool
+}
+
+// Drain refuses new appends and commands, answers what was taken, and returns when
+// all of it is durable. The reason why the log stopped before, or ctx's error.
+func (n *Node) Drain(ctx context.Context) error {
+	n.draining.Store(true)
+	done := make(chan error, 1)
+	n.inbox.addCall(func() {
+		if n.loop.closing == nil {
+			n.loop.closing = &closing{}
+		}
+	})
+	for {
+		n.inbox.addCall(func() {
+			if err := n.wal.Err(); err != nil || (n.loop.answers.len() == 0 && n.loop.chunk == nil && len(n.loop.ready) == 0) {
+				done <- err
+			} else {
+				done <- errBusy
+			}
+		})
+		select {
+		case err := <-done:
+			if !errors.Is(err, errBusy) {
+				return err
+			}
+		case <-n.stopped:
+			return n.wal.Err()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+var errBusy = errors.New("busy")
+
+// Close drains, seals, writes a clean superblock and gives the device back. A log
+// that has stopped is given back as it is. ctx bounds the wait for the device.
+func (n *Node) Close(ctx context.Context) error {
+	err := n.Drain(ctx)
+	if err == nil {
+		clean := make(chan struct{})
+		n.inbox.addCall(func() { n.loop.closing.done = clean })
+		select {
+		case <-clean:
+		case <-ctx.Done():
+			err = fmt.Errorf("the log was not closed cleanly: %w", ctx.Err())
+		}
+	}
+	n.inbox.addCall(func() { n.loop.quit = true })
+	select {
+	case <-n.stopped:
+	case <-time.After(stopPatience):
+	}
+	n.reader.Fail(reader.ErrClosed)
+	if stuck := n.writers.Stop(stopPatience); len(stuck) > 0 {
+		// The kernel may still read their memory: the mapping stays.
+		return errors.Join(err, fmt.Errorf("%d writes are stuck in the kernel", len(stuck)), n.dev.Close())
+	}
+	return errors.Join(err, n.dev.Close())
+}
+
+// finished does the last steps of a shutdown and reports that the loop may end.
+func (n *Node) finished() bool {
+	l := &n.loop
+	if l.quit {
+		close(n.super)
+		return true
+	}
+	c := l.closing
+	if c == nil || c.done == nil || c.told {
+		return false
+	}
+	if !c.sealed {
+		c.sealed = true
+		n.wal.Seal(device.NowNS())
+		n.issue()
+	}
+	if !c.clean && n.wal.InFlight() == 0 && n.wal.SuperblockInForce() && !l.superBusy {
+		if err := n.wal.MarkClean(); err == nil || !errors.Is(err, ringwal.ErrWait) {
+			c.clean = true
+		}
+	}
+	if c.clean && !l.superBusy {
+		if offset, b, ok := n.wal.NextSuperblock(device.NowNS()); ok {
+			l.superBusy = true
+			n.super <- superblockJob{offset: offset, bytes: b}
+		} else if n.wal.SuperblockInForce() || n.wal.Err() != nil {
+			c.told = true
+			close(c.done)
+		}
+	}
+	return false
+}
+
+// stopError is what clients are told once the log takes nothing more.
+func (n *Node) stopError() *wire.Error {
+	e := new(wire.Error)
+	session.FillError(e, n.wal.Err())
+	return e
+}

@@ -1,0 +1,177 @@
+package node
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device"
+)
+
+// FormatOptions say where to make a log, and of what.
+type FormatOptions struct {
+	Path       string
+	Node       string        // "": a name is minted
+	SizeBytes  int64         // of a new file (0: DefaultFileBytes), or how much of a device to use (0: all)
+	StallAfter time.Duration // L; 0: the default
+	Force      bool          // replace a log, whose UUID is ExpectUUID
+	ExpectUUID uuid.UUID
+}
+
+// Formatted describes a new log.
+type Formatted struct {
+	Path          string `json:"path"`
+	LogUUID       string `json:"log_uuid"`
+	Node          string `json:"node"`
+	CapacityBytes uint64 `json:"capacity_bytes"`
+	BlockBytes    uint32 `json:"block_bytes"`
+	Created       bool   `json:"created"` // the file did not exist
+}
+
+// blankBytes is how much of a device's start must be zero, unless a log lies there:
+// data that nobody recognises is somebody's too.
+const blankBytes = 1 << 20
+
+// Format makes a log on a device, or in a file, which it creates if need be. It
+// refuses, before any write, what holds a log (unless Force names its UUID), a
+// filesystem, a partition table, other data, or is in use: ErrNotOurs,
+// device.ErrInUse.
+func Format(o FormatOptions) (*Formatted, error) {
+	if o.Node == "" {
+		o.Node = mintNode()
+	}
+	created, err := makeFile(&o)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := device.Open(o.Path, device.OpenOptions{Exclusive: true})
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	if !created {
+		if err := mayFormat(dev, o); err != nil {
+			return nil, fmt.Errorf("format %s: %w; nothing was written", o.Path, err)
+		}
+	}
+	options := ringwal.FormatOptions{UUID: uuid.New(), Node: o.Node, StallAfter: o.StallAfter}
+	if !created && o.SizeBytes > 0 {
+		if o.SizeBytes > dev.SizeBytes() {
+			return nil, fmt.Errorf("format %s: %w: size of %d bytes, the device has %d", o.Path, ringwal.ErrGeometry, o.SizeBytes, dev.SizeBytes())
+		}
+		g, err := ringwal.DefaultGeometry(o.SizeBytes, dev.BlockBytes())
+		if err != nil {
+			return nil, fmt.Errorf("format %s: %w", o.Path, err)
+		}
+		options.CapacityBytes = g.CapacityBytes
+	}
+	sb, err := ringwal.Format(dev, options)
+	if err != nil {
+		if created {
+			_ = os.Remove(o.Path)
+		}
+		return nil, fmt.Errorf("format %s: %w", o.Path, err)
+	}
+	return &Formatted{Path: o.Path, LogUUID: uuid.UUID(sb.UUID).String(), Node: sb.Node, CapacityBytes: sb.Geometry.CapacityBytes,
+		BlockBytes: sb.Geometry.BlockBytes, Created: created}, nil
+}
+
+// makeFile creates the file of a log that does not exist yet.
+func makeFile(o *FormatOptions) (created bool, err error) {
+	_, err = os.Stat(o.Path)
+	if err == nil {
+		return false, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	if strings.HasPrefix(filepath.Clean(o.Path), "/dev/") {
+		return false, fmt.Errorf("%w: %s does not exist: is the volume attached?", ErrNoLog, o.Path)
+	}
+	size := o.SizeBytes
+	if size == 0 {
+		size = DefaultFileBytes
+	}
+	if size < ringwal.MinLogBytes {
+		return false, fmt.Errorf("format %s: %w: %d bytes, the least is %d (WALSIDECAR_WAL_SIZE)", o.Path, ringwal.ErrTooSmall, size, ringwal.MinLogBytes)
+	}
+	if err := os.MkdirAll(filepath.Dir(o.Path), 0o755); err != nil {
+		return false, err
+	}
+	return true, device.CreateFile(o.Path, size)
+}
+
+// mayFormat refuses what holds something.
+func mayFormat(dev device.Device, o FormatOptions) error {
+	sbs, err := ringwal.ReadSuperblocks(dev)
+	switch {
+	case errors.Is(err, ringwal.ErrNotALog):
+	case sbs != nil && sbs.Newest != nil:
+		return mayReplace(sbs.Newest, o)
+	case errors.Is(err, ringwal.ErrDamaged) || errors.Is(err, ringwal.ErrFormat):
+		if !o.Force {
+			return fmt.Errorf("%w: it holds a log whose superblocks cannot be read (%w): --force replaces it", ErrNotOurs, err)
+		}
+		return nil
+	default:
+		return err
+	}
+	what, err := device.SignatureOn(dev)
+	if err != nil {
+		return err
+	}
+	if what != "" {
+		return fmt.Errorf("%w: it holds %s: if that may go, remove it first (wipefs -a)", ErrNotOurs, what)
+	}
+	return isBlank(dev)
+}
+
+func mayReplace(sb *ringwal.Superblock, o FormatOptions) error {
+	id := uuid.UUID(sb.UUID)
+	switch {
+	case !o.Force:
+		return fmt.Errorf("%w: it holds log %s of node %q: to replace it, --force --expect-uuid %s", ErrNotOurs, id, sb.Node, id)
+	case o.ExpectUUID != id:
+		return fmt.Errorf("%w: it holds log %s of node %q, and --expect-uuid says %s", ErrNotOurs, id, sb.Node, o.ExpectUUID)
+	}
+	return nil
+}
+
+func isBlank(dev device.Device) error {
+	n := int(min(blankBytes, dev.SizeBytes()))
+	arena, err := device.NewArena(n)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = arena.Free() }()
+	b := arena.Bytes()[:n]
+	if _, err := dev.ReadAt(b, 0); err != nil {
+		return err
+	}
+	for i, c := range b {
+		if c != 0 {
+			return fmt.Errorf("%w: byte %d is not zero and nothing that is known here: if the data may go, zero the first MiB", ErrNotOurs, i)
+		}
+	}
+	return nil
+}
+
+// mintNode is a node name: the host's, with four random digits, since a host may
+// have several logs.
+func mintNode() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "node"
+	}
+	var b [2]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return host[:min(len(host), ringwal.MaxNodeBytes-5)] + "-" + hex.EncodeToString(b[:])
+}

@@ -1,0 +1,217 @@
+package node
+
+import (
+	"time"
+
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/stream"
+)
+
+// loopState is what only the commit loop touches.
+type loopState struct {
+	ready   []*session.Session // have chunks, in the order of their turn
+	chunk   *session.Chunk     // the one whose next message waits for the log, nil when none does
+	done    []*device.Write
+	calls   []func()
+	flush   []*session.Session // got answers since the last flush
+	answers answers
+	work    []*work // free
+
+	attached map[*session.Session][]stream.ProducerID
+	request  request
+
+	lastFrameNS int64 // CLOCK_BOOTTIME of the newest completion, for the seal
+	sealed      bool  // nothing was written since the last try to seal
+	superBusy   bool  // the superblock goroutine has a job
+	trimWanted  bool  // look for something to trim
+	freeing     bool  // a checkpoint is on its way that lets the log be trimmed
+	failedTold  bool  // everybody was told that the log has stopped
+	quit        bool  // the loop ends
+	stall       ringwal.StallState
+	closing     *closing
+	wakeAtNS    int64 // when the loop must look again without being rung, 0: never
+}
+
+// work ties a device write to its frame; recycled.
+type work struct {
+	write device.Write
+	frame *ringwal.Frame
+}
+
+// run starts the goroutines of the node.
+func (n *Node) run() {
+	n.loop.attached = make(map[*session.Session][]stream.ProducerID)
+	n.loop.trimWanted = true
+	n.loop.lastFrameNS = device.NowNS()
+	n.writers = device.NewWriters(n.dev, WritersInFlight, n.inbox.addWrite)
+	go n.superblocks()
+	go n.commitLoop()
+}
+
+// commitLoop is the one owner of the state. Each round takes what came in,
+// completes, decides, issues and answers; none of it blocks.
+func (n *Node) commitLoop() {
+	defer close(n.stopped)
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	for {
+		l := &n.loop
+		l.ready, l.done, l.calls = n.inbox.take(l.ready, l.done, l.calls)
+		idle := len(l.done) == 0 && len(l.calls) == 0
+		l.wakeAtNS = 0
+		n.runCalls()
+		n.completeWrites()
+		decided := n.decide()
+		n.maintain()
+		n.issue()
+		n.publish()
+		n.flushSessions()
+		if n.finished() {
+			return
+		}
+		if idle && !decided {
+			n.sleep(timer)
+		}
+	}
+}
+
+// sleep waits for the bell, or until the loop has to look by itself.
+func (n *Node) sleep(timer *time.Timer) {
+	if n.loop.wakeAtNS == 0 {
+		<-n.inbox.bell
+		return
+	}
+	timer.Reset(time.Duration(n.loop.wakeAtNS - device.NowNS()))
+	select {
+	case <-n.inbox.bell:
+		timer.Stop()
+	case <-timer.C:
+	}
+}
+
+// wakeAt asks for a look at that time at the latest.
+func (l *loopState) wakeAt(ns int64) {
+	if l.wakeAtNS == 0 || ns < l.wakeAtNS {
+		l.wakeAtNS = ns
+	}
+}
+
+func (n *Node) runCalls() {
+	for i, f := range n.loop.calls {
+		f()
+		n.loop.calls[i] = nil
+	}
+	n.loop.calls = n.loop.calls[:0]
+}
+
+func (n *Node) completeWrites() {
+	l := &n.loop
+	if len(l.done) == 0 {
+		return
+	}
+	now := device.NowNS()
+	for i, w := range l.done {
+		job := w.Owner.(*work)
+		n.wal.Complete(job.frame, w.Err, now)
+		n.pacer.Completed()
+		job.frame = nil
+		l.work = append(l.work, job)
+		l.done[i] = nil
+	}
+	l.done = l.done[:0]
+	l.lastFrameNS, l.sealed = now, false
+}
+
+// issue hands frames to the writers, as the pacer allows.
+func (n *Node) issue() {
+	l := &n.loop
+	for {
+		bytes := n.wal.OpenBytes() + n.wal.QueuedBytes()
+		if bytes == 0 {
+			break
+		}
+		now := device.NowNS()
+		ready, wakeAt := n.pacer.Ready(now, n.wal.InFlight(), bytes)
+		if !ready {
+			if wakeAt != 0 {
+				l.wakeAt(wakeAt)
+			}
+			break
+		}
+		if n.wal.QueuedBytes() == 0 {
+			n.wal.CloseFrame(now)
+		}
+		f := n.wal.Next(now)
+		if f == nil {
+			break
+		}
+		n.submit(f, now)
+	}
+	if n.wal.InFlight() > 0 {
+		l.wakeAt(device.NowNS() + int64(TickAfter))
+	}
+}
+
+func (n *Node) submit(f *ringwal.Frame, now int64) {
+	l := &n.loop
+	var job *work
+	if k := len(l.work); k > 0 {
+		job, l.work = l.work[k-1], l.work[:k-1]
+	} else {
+		job = new(work)
+		job.write.Owner = job
+	}
+	job.frame = f
+	job.write.Buf, job.write.Offset, job.write.Err = f.Buf, f.Offset, nil
+	n.pacer.Issued(now, len(f.Buf))
+	n.stats.issued(f)
+	n.writers.Submit(&job.write)
+}
+
+// publish shows what became durable: to readers first, then in the answers, so that
+// whoever hears of a record can read it.
+func (n *Node) publish() {
+	l := &n.loop
+	durable := n.wal.Durable()
+	for f := n.wal.PopDurable(); f != nil; f = n.wal.PopDurable() {
+		now := device.NowNS()
+		n.tail.Publish(f.End())
+		if err := n.reader.Publish(&f.FrameHeader, frameBody(f)); err != nil {
+			n.wal.Fail(err)
+			break
+		}
+		n.stats.durable(f, now)
+		n.stats.sample(now, f.End())
+		l.answers.release(n, f.End(), f, now)
+		n.wal.Release(f)
+	}
+	if n.wal.Err() == nil {
+		l.answers.release(n, durable, nil, 0)
+	}
+}
+
+// frameBody is the used bytes of a frame of the write path.
+func frameBody(f *ringwal.Frame) []byte {
+	if f.Kind == ringwal.FramePad {
+		return nil
+	}
+	return f.Buf[ringwal.FrameHeaderBytes:][:f.BodyBytes]
+}
+
+func (n *Node) flushSessions() {
+	for i, s := range n.loop.flush {
+		s.Flush()
+		n.loop.flush[i] = nil
+	}
+	n.loop.flush = n.loop.flush[:0]
+}
+
+// answered notes that s has answers to be flushed.
+func (l *loopState) answered(s *session.Session) {
+	// Answers come in runs per session; a double flush costs little.
+	if k := len(l.flush); k == 0 || l.flush[k-1] != s {
+		l.flush = append(l.flush, s)
+	}
+}

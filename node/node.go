@@ -1,0 +1,126 @@
+// Package node is one log brought to life: its device, the start routine, the
+// commit loop, and the reader.
+//
+// One goroutine, the commit loop, owns the stream table and the open frame. Around
+// it: a fixed set of writers that put frames on the device, one goroutine for
+// superblocks and trims, and whoever calls; all of them reach the loop through its
+// inbox alone.
+package node
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/walsidecar/walsidecar/readcache"
+	"github.com/walsidecar/walsidecar/reader"
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/stream"
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+// Errors of a node. They carry their code of the one error table.
+var (
+	// ErrNotOurs says that the path holds something that this sidecar must not write.
+	ErrNotOurs error = &wire.Error{Code: wire.CodeNotOurDevice, Message: "not our device"}
+	// ErrNoLog says that there is no log and that none may be made without being asked.
+	ErrNoLog error = &wire.Error{Code: wire.CodeNotOurDevice, Message: "no log there"}
+	// ErrDraining refuses what comes while the log shuts down.
+	ErrDraining error = &wire.Error{Code: wire.CodeDraining, Message: "the sidecar is shutting down"}
+)
+
+// Sizes and times of a node.
+const (
+	// WritersInFlight is how many frames are written at once. Cloud volumes reach
+	// their bandwidth with a few; more only lengthen the queue.
+	WritersInFlight = 8
+
+	// QuantumBytes is how much every frame in flight makes the next one wait for.
+	QuantumBytes = 32 << 10
+
+	// SealAfter is how long a log is idle before the seal that proves its last
+	// group durable.
+	SealAfter = 200 * time.Millisecond
+
+	// TickAfter is the longest that the loop sleeps while a write is on its way, so
+	// that a stall is seen.
+	TickAfter = 100 * time.Millisecond
+
+	// LateMargin is what the wait for a former owner's late writes adds to L, for
+	// the difference between two clocks.
+	LateMargin = time.Second
+
+	// busyFor is how long an open waits for a process that was just killed.
+	busyFor = 3 * time.Second
+
+	// tailShare is the part of the memory budget that the hot tail takes.
+	tailShare = 4
+)
+
+// Config says which log to bring to life, and how.
+type Config struct {
+	Path        string
+	SizeBytes   int64          // of a new file; 0: DefaultFileBytes
+	Node        string         // must match the log's, unless ""
+	Store       string         // URL of the object store, shown in Status; "none": the application trims
+	StallAfter  time.Duration  // L; 0: as in the superblock
+	MemoryBytes int64          // budget of the process; the hot tail takes a quarter
+	Profile     device.Profile // makes the device as slow as a cloud volume
+	SlowAfter   time.Duration  // appends that take longer are logged with their stages; 0: never
+	Server      string         // name and version, for Welcome
+	Sessions    *session.Budget
+	Log         *slog.Logger
+}
+
+// DefaultFileBytes is the size of a log in a file that is made by the first start.
+const DefaultFileBytes = 1 << 30
+
+// Node is a running log. It implements session.Backend.
+type Node struct {
+	cfg  Config
+	info device.Info
+	dev  device.Device
+	log  *slog.Logger
+
+	tail      *readcache.Tail
+	reader    *reader.Reader
+	wal       *ringwal.Log      // of the loop
+	committer *stream.Committer // of the loop
+	pacer     ringwal.Pacer     // of the loop
+	writers   *device.Writers
+	super     chan superblockJob // to the goroutine that writes superblocks and reads for trims
+
+	inbox   inbox
+	loop    loopState
+	stats   stats
+	start   Start // what the start routine found
+	welcome wire.Welcome
+	boot    [16]byte
+
+	failed   chan error // the fatal cause, once
+	stopped  chan struct{}
+	draining atomic.Bool
+	snapshot atomic.Pointer[Status]
+}
+
+// Start tells what the start routine found and did.
+type Start struct {
+	Recovered        ringwal.Recovery
+	Epoch            uint64
+	WaitedForLate    time.Duration
+	RecoverySeconds  float64
+	WasClean         bool
+	GrownBytes       int64
+	CheckpointNeeded bool
+}
+
+// Failed delivers the cause once the log has stopped for good.
+func (n *Node) Failed() <-chan error { return n.failed }
+
+// Reader is the log's read path.
+func (n *Node) Reader() *reader.Reader { return n.reader }
+
+// Recovered is what the start routine found.
+func (n *Node) Recovered() Start { return n.start }

@@ -1,0 +1,160 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+// trimShare is the part of the ring that a trim should free while there is no
+// shortage: each trim costs two superblock writes.
+const trimShare = 64
+
+// superblockJob is one thing for the goroutine that writes superblocks: a copy to be
+// written, or the header of the frame that a trim is to begin at.
+type superblockJob struct {
+	offset int64
+	bytes  []byte // nil: read the frame header at position
+	target uint64
+}
+
+// superblocks writes superblock copies, one at a time, and reads frame headers for
+// trims: the only device I/O beside frames, kept off the commit loop.
+func (n *Node) superblocks() {
+	for job := range n.super {
+		if job.bytes != nil {
+			err := n.dev.WriteSync(job.bytes, job.offset)
+			n.inbox.addCall(func() {
+				n.loop.superBusy = false
+				before := n.wal.Trim()
+				n.wal.SuperblockDone(err, device.NowNS())
+				if after := n.wal.Trim(); after != before {
+					n.reader.SetTrim(after)
+				}
+			})
+			continue
+		}
+		h, err := n.reader.FrameAt(job.target)
+		n.inbox.addCall(func() {
+			n.loop.superBusy = false
+			if err == nil {
+				err = n.wal.SetTrim(job.target, h.PrevSum)
+			}
+			if err != nil {
+				n.log.Error("trim failed", "position", job.target, "error", err)
+				if errors.Is(err, ringwal.ErrDamaged) || errors.Is(err, device.ErrRead) {
+					n.wal.Fail(fmt.Errorf("read the frame at the new trim position %d: %w", job.target, err))
+				}
+			}
+		})
+	}
+}
+
+// maintain does what the log needs besides frames: checkpoints, trims, superblocks,
+// the seal of an idle log, and the look at stalled writes.
+func (n *Node) maintain() {
+	l := &n.loop
+	if n.checkFailed() {
+		return
+	}
+	if l.trimWanted && !l.superBusy {
+		n.tryTrim()
+	}
+	if !l.superBusy {
+		if offset, b, ok := n.wal.NextSuperblock(device.NowNS()); ok {
+			l.superBusy = true
+			n.super <- superblockJob{offset: offset, bytes: b}
+		}
+	}
+	n.sealIfIdle()
+}
+
+// tryTrim starts a trim if it is worth one, or the checkpoint that makes it so.
+func (n *Node) tryTrim() {
+	l := &n.loop
+	mark, _ := n.wal.NewestCheckpoint()
+	plan := n.reader.PlanTrim(mark.Start)
+	wrote, err := n.committer.MaybeCheckpoint(plan.Records)
+	if err != nil && !errors.Is(err, ringwal.ErrWait) && !errors.Is(err, ringwal.ErrFull) {
+		n.log.Warn("checkpoint refused", "error", err)
+	}
+	g := n.wal.Geometry()
+	gain := plan.Target - min(plan.Target, n.wal.Trim())
+	short := n.wal.Room(ringwal.ClassAppend) < g.CapacityBytes/4
+	if gain > 0 && (short || gain >= g.CapacityBytes/trimShare) {
+		l.superBusy = true
+		n.super <- superblockJob{target: plan.Target}
+		return
+	}
+	// Looked at again when something was trimmed, or a checkpoint is durable.
+	l.trimWanted = wrote || n.wal.CheckpointUnderWay()
+	l.freeing = l.trimWanted
+}
+
+// freesSoon reports whether room is on its way, so that a request that finds the log
+// full waits instead of being refused.
+func (n *Node) freesSoon() bool {
+	l := &n.loop
+	if !l.superBusy && l.trimWanted {
+		n.tryTrim()
+	}
+	return l.superBusy || !n.wal.SuperblockInForce() || l.freeing
+}
+
+// explainFull names the stream that pins the log, where the application is the one
+// who trims.
+func (n *Node) explainFull(e *wire.Error) {
+	mark, _ := n.wal.NewestCheckpoint()
+	plan := n.reader.PlanTrim(mark.Start)
+	switch {
+	case n.cfg.Store != "none":
+		e.Hint = fmt.Sprintf("the store %s is not served by this version, so nothing leaves the log: start with WALSIDECAR_STORE=none and trim, or use a larger log (WALSIDECAR_WAL_SIZE)", n.cfg.Store)
+	case plan.Pinned != 0:
+		e.Known |= wire.FlagStream | wire.FlagOffset
+		e.Stream, e.Offset, e.Name = uint64(plan.Pinned), plan.PinnedFirst, plan.PinnedName
+		e.Hint = fmt.Sprintf("stream %q pins the log: its records from offset %d on are the oldest; trim it (`walsidecar trim %s --before N`) or delete it", plan.PinnedName, plan.PinnedFirst, plan.PinnedName)
+	}
+}
+
+// sealIfIdle writes a seal once the log has been idle for SealAfter.
+func (n *Node) sealIfIdle() {
+	l := &n.loop
+	if l.sealed || n.wal.InFlight() > 0 || n.wal.OpenBytes()+n.wal.QueuedBytes() > 0 {
+		return
+	}
+	if due := l.lastFrameNS + int64(SealAfter); device.NowNS() < due {
+		l.wakeAt(due)
+		return
+	}
+	l.sealed = true
+	n.wal.Seal(device.NowNS())
+}
+
+// checkFailed looks for stalled writes, and tells everybody once when the log has
+// stopped.
+func (n *Node) checkFailed() bool {
+	l := &n.loop
+	if state := n.wal.CheckStall(device.NowNS()); state != l.stall {
+		l.stall = state
+		n.stats.Stall.Store(uint32(state))
+		if state == ringwal.StallDegraded {
+			n.log.Warn("the device is slow: a write has been on its way for a tenth of the fatal limit",
+				"limit_seconds", n.wal.Superblock().StallAfter.Seconds())
+		}
+	}
+	err := n.wal.Err()
+	if err == nil || errors.Is(err, ringwal.ErrClosed) {
+		return err != nil
+	}
+	if !l.failedTold {
+		l.failedTold = true
+		n.log.Error("the log has stopped; nothing more is acked", "error", err)
+		n.reader.Fail(err)
+		l.answers.fail(n, n.stopError())
+		n.failed <- err
+	}
+	return true
+}

@@ -1,0 +1,208 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/stream"
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+// Status is one log as `walsidecar status --json` and /status show it.
+type Status struct {
+	LogUUID string `json:"log_uuid"`
+	Node    string `json:"node"`
+	Path    string `json:"path"`
+	State   string `json:"state"` // open, degraded, draining, closed, failed
+	Failure string `json:"failure,omitempty"`
+
+	Epoch           uint64 `json:"epoch"`
+	TrimPosition    uint64 `json:"trim_position"`
+	DurablePosition uint64 `json:"durable_position"`
+	HeadPosition    uint64 `json:"head_position"`
+
+	CapacityBytes uint64 `json:"capacity_bytes"`
+	UsedBytes     uint64 `json:"used_bytes"`
+	RoomBytes     uint64 `json:"room_bytes"` // that appends may still take
+	// SecondsToFull at the growth of the last seconds; absent while the log does
+	// not grow.
+	SecondsToFull *float64 `json:"time_to_full_s,omitempty"`
+
+	Store       string `json:"store"`
+	StoreNote   string `json:"store_note,omitempty"`
+	PinnedBy    string `json:"pinned_by_stream,omitempty"` // holds the trim position
+	PinnedFirst uint64 `json:"pinned_first_offset,omitempty"`
+
+	Streams          int    `json:"streams"`
+	NamedProducers   int    `json:"named_producers"`
+	SessionProducers int    `json:"session_producers"`
+	FramesInFlight   int    `json:"frames_in_flight"`
+	Appends          uint64 `json:"appends"`
+	PayloadBytes     uint64 `json:"payload_bytes"`
+	DeviceWrites     uint64 `json:"device_writes"`
+	DeviceBytes      uint64 `json:"device_bytes"`
+
+	Device StatusDevice `json:"device"`
+	Start  StatusStart  `json:"start"`
+}
+
+// StatusDevice tells what the log lies on.
+type StatusDevice struct {
+	Kind       string `json:"kind"`
+	Model      string `json:"model,omitempty"`
+	Serial     string `json:"serial,omitempty"`
+	SizeBytes  int64  `json:"size_bytes"`
+	GrownBytes int64  `json:"grown_bytes,omitempty"`
+	BlockBytes int    `json:"block_bytes"`
+	WriteCache string `json:"write_cache,omitempty"`
+	Profile    string `json:"profile,omitempty"` // shaped like that volume type
+	Fence      string `json:"fence"`
+}
+
+// StatusStart tells what the start routine found.
+type StatusStart struct {
+	Clean           bool    `json:"clean"`
+	RecoverySeconds float64 `json:"recovery_s"`
+	WaitedSeconds   float64 `json:"waited_s,omitempty"`
+	Frames          uint64  `json:"frames"`
+	Records         uint64  `json:"records"`
+	ReadBytes       uint64  `json:"read_bytes"`
+	TornFrames      int     `json:"torn_frames"`
+}
+
+// statusPatience is how long Status waits for the commit loop before it shows what it
+// knew last.
+const statusPatience = time.Second
+
+// Status returns the log's state. It never waits longer than a second.
+func (n *Node) Status() *Status {
+	answer := make(chan *Status, 1)
+	n.inbox.addCall(func() { answer <- n.status() })
+	select {
+	case s := <-answer:
+		n.snapshot.Store(s)
+		return s
+	case <-n.stopped:
+	case <-time.After(statusPatience):
+	}
+	if s := n.snapshot.Load(); s != nil {
+		return s
+	}
+	return &Status{Node: n.welcome.Node, Path: n.cfg.Path, State: "unknown"}
+}
+
+// status is Status, in the loop.
+func (n *Node) status() *Status {
+	g, mark := n.wal.Geometry(), ringwal.CheckpointMark{}
+	mark, _ = n.wal.NewestCheckpoint()
+	plan := n.reader.PlanTrim(mark.Start)
+	named, sessions := n.committer.Table().Producers()
+	room := n.wal.Room(ringwal.ClassAppend)
+	s := &Status{
+		LogUUID: uuid.UUID(n.welcome.Log).String(), Node: n.welcome.Node, Path: n.cfg.Path, Epoch: n.start.Epoch,
+		TrimPosition: n.wal.Trim(), DurablePosition: n.wal.Durable(), HeadPosition: n.wal.Head(),
+		CapacityBytes: g.CapacityBytes, UsedBytes: n.wal.Used(), RoomBytes: room,
+		Store: n.cfg.Store, StoreNote: n.storeNote(), PinnedBy: plan.PinnedName, PinnedFirst: plan.PinnedFirst,
+		Streams: n.committer.Table().Streams(), NamedProducers: named, SessionProducers: sessions,
+		FramesInFlight: n.wal.InFlight(), Appends: n.stats.Appends.Load(), PayloadBytes: n.stats.PayloadBytes.Load(),
+		DeviceWrites: n.stats.DeviceWrites.Load(), DeviceBytes: n.stats.DeviceBytes.Load(),
+		Device: StatusDevice{Kind: string(n.info.Kind), Model: n.info.Model, Serial: n.info.Serial, SizeBytes: n.dev.SizeBytes(),
+			GrownBytes: n.start.GrownBytes, BlockBytes: n.dev.BlockBytes(), WriteCache: n.info.WriteCache, Profile: n.cfg.Profile.Name, Fence: n.fence()},
+		Start: StatusStart{Clean: n.start.WasClean, RecoverySeconds: n.start.RecoverySeconds, WaitedSeconds: n.start.WaitedForLate.Seconds(),
+			Frames: n.start.Recovered.Frames, Records: n.start.Recovered.Records, ReadBytes: n.start.Recovered.BytesRead,
+			TornFrames: n.start.Recovered.TornFrames},
+	}
+	n.stats.sample(device.NowNS(), n.wal.Head())
+	if rate := n.stats.bytesPerSec; rate > 1 {
+		seconds := float64(room) / rate
+		s.SecondsToFull = &seconds
+	}
+	s.State = n.state()
+	if err := n.wal.Err(); err != nil && s.State == "failed" {
+		s.Failure = err.Error()
+	}
+	return s
+}
+
+func (n *Node) state() string {
+	err := n.wal.Err()
+	switch {
+	case errors.Is(err, ringwal.ErrClosed):
+		return "closed"
+	case err != nil:
+		return "failed"
+	case n.draining.Load():
+		return "draining"
+	case n.loop.stall != ringwal.StallNone:
+		return "degraded"
+	}
+	return "open"
+}
+
+// fence says what makes an earlier owner unable to write.
+func (n *Node) fence() string {
+	if n.info.Kind == device.KindBlock {
+		return "attach" // exclusivity rests on the volume being attached once
+	}
+	return "lock"
+}
+
+// storeNote says what the named store means to this version.
+func (n *Node) storeNote() string {
+	if n.cfg.Store == "none" {
+		return "no store: the application trims; a full log refuses appends"
+	}
+	return "this version does not upload: all data stays in the log, and a full log refuses appends"
+}
+
+// StatusJSON is the document of Status, for clients.
+func (n *Node) StatusJSON() []byte {
+	b, err := json.Marshal(n.Status())
+	if err != nil {
+		return []byte(`{}`) // a struct of plain fields always encodes
+	}
+	return b
+}
+
+// Welcome tells what the log is.
+func (n *Node) Welcome() wire.Welcome {
+	w := n.welcome
+	w.Durable = n.reader.Durable()
+	w.Trim = n.reader.Trim()
+	return w
+}
+
+func (n *Node) fillWelcome(sb *ringwal.Superblock) {
+	n.welcome = wire.Welcome{Log: sb.UUID, Epoch: sb.Epoch, Node: sb.Node, Server: n.cfg.Server,
+		MaxBatchRecords: stream.MaxBatchRecords, MaxBatchBytes: uint32(sb.Geometry.MaxItemBytes())}
+}
+
+// Ready says that s has requests for the commit loop.
+func (n *Node) Ready(s *session.Session) { n.inbox.addSession(s) }
+
+// Opened admits a session unless the log takes none any more.
+func (n *Node) Opened(*session.Session) error {
+	if n.draining.Load() {
+		return ErrDraining
+	}
+	if s := n.snapshot.Load(); s != nil && s.State == "failed" {
+		return &wire.Error{Code: wire.CodeLogFailed, Message: s.Failure}
+	}
+	return nil
+}
+
+// Closed lets go of the session producers that s used.
+func (n *Node) Closed(s *session.Session) {
+	n.inbox.addCall(func() {
+		for _, id := range n.loop.attached[s] {
+			n.committer.Detach(id)
+		}
+		delete(n.loop.attached, s)
+	})
+}
