@@ -1,0 +1,288 @@
+package walsidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"time"
+
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+const (
+	// readBufferBytes is what one read of the socket takes at most; the buffer
+	// grows for a larger message.
+	readBufferBytes = 256 << 10
+	// handshakeTimeout bounds the introduction on a new connection. A sidecar that
+	// is there but recovers a large log does not take connections yet.
+	handshakeTimeout = 30 * time.Second
+	// reconnectFirst and reconnectLongest bound the wait between two attempts to connect.
+	reconnectFirst   = 5 * time.Millisecond
+	reconnectLongest = time.Second
+)
+
+// connection is one connected socket. Its two goroutines end when it is closed.
+type connection struct {
+	net      net.Conn
+	in       []byte // read and not handled
+	buf      []byte // in lies in it
+	welcome  wire.Welcome
+	nextID   uint64
+	producer wire.ProducerInfo // of the session's producer, where it had one
+	renewed  bool              // producer is a new one
+
+	kick     chan struct{} // capacity 1: wakes the writer
+	idle     bool          // the writer waits for a kick; guarded by the client's mutex
+	segments [][]byte      // of the write under way
+	gone     chan struct{} // closed by close
+	finished chan error    // capacity 2: why each goroutine ended
+}
+
+// close makes both goroutines end. It is called under the client's mutex, or
+// before the connection is installed.
+func (n *connection) close() {
+	select {
+	case <-n.gone:
+	default:
+		close(n.gone)
+		_ = n.net.Close() // nothing is lost that was not lost anyway
+	}
+}
+
+// connect opens a connection and introduces the client.
+func (c *Client) connect(ctx context.Context) (*connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	var dialer net.Dialer
+	socket, err := dialer.DialContext(ctx, "unix", c.path)
+	if err != nil {
+		return nil, disconnected("dial", fmt.Sprintf("no sidecar at %s: %v", c.path, err), err)
+	}
+	n := &connection{
+		net: socket, buf: make([]byte, readBufferBytes), nextID: 1,
+		kick: make(chan struct{}, 1), gone: make(chan struct{}), finished: make(chan error, 2), idle: true,
+	}
+	stop := context.AfterFunc(ctx, func() { _ = socket.SetDeadline(time.Unix(1, 0)) })
+	err = c.introduce(n)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		n.close()
+		var refusal *Error
+		if errors.As(err, &refusal) {
+			return nil, err
+		}
+		return nil, disconnected("dial", fmt.Sprintf("introduction to the sidecar at %s: %v", c.path, err), err)
+	}
+	return n, nil
+}
+
+func disconnected(op, message string, cause error) *Error {
+	e := newError(wire.CodeDisconnected, op, "", message)
+	e.cause = cause
+	return e
+}
+
+// introduce exchanges Hello and Welcome and finds out what became of the session's
+// producer. The first connection has none.
+func (c *Client) introduce(n *connection) error {
+	hello := wire.Hello{
+		VersionMin: wire.VersionMin, VersionMax: wire.VersionMax, Features: wire.Features,
+		Log: c.options.log, Client: c.options.name,
+	}
+	if err := n.exchange(hello.AppendTo(nil, 0), wire.TypeWelcome, 0, n.welcome.Decode); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	known, producer, next, renew := c.limits.Version != 0, c.producer.id, c.producer.next, c.producer.renew
+	log := c.limits.Log
+	c.mu.Unlock()
+	if known && n.welcome.Log != log {
+		return newError(wire.CodeWrongLog, "reconnect", "", fmt.Sprintf("the socket %s now serves another log, %x, not %x", c.path, n.welcome.Log, log))
+	}
+	if producer == 0 {
+		return nil
+	}
+	if !renew {
+		get := wire.ProducerGet{ID: producer}
+		err := n.request(&get, wire.TypeProducerInfo, n.producer.Decode)
+		// A last sequence that was never sent is the work of somebody else.
+		if err == nil && n.producer.LastSequence < next {
+			return nil
+		}
+		if err != nil && !errors.Is(err, ErrProducerExpired) {
+			return err
+		}
+	}
+	n.renewed = true
+	open := wire.ProducerOpen{Window: uint32(c.options.inFlight)}
+	return n.request(&open, wire.TypeProducerInfo, n.producer.Decode)
+}
+
+func (n *connection) request(m encoder, want wire.Type, decode func(wire.Header, []byte) error) error {
+	id := n.nextID
+	n.nextID++
+	return n.exchange(m.AppendTo(nil, id), want, id, decode)
+}
+
+// exchange writes one message and reads its answer, before the goroutines run.
+func (n *connection) exchange(message []byte, want wire.Type, id uint64, decode func(wire.Header, []byte) error) error {
+	if _, err := n.net.Write(message); err != nil {
+		return err
+	}
+	h, body, err := n.next()
+	if err != nil {
+		return err
+	}
+	switch {
+	case h.Type == want && h.Request == id:
+		return decode(h, body)
+	case h.Type == wire.TypeGoodbye:
+		var m wire.Goodbye
+		if err := m.Decode(h, body); err != nil {
+			return err
+		}
+		return goodbye(&m, "dial")
+	case h.Type == wire.TypeError:
+		var m wire.Error
+		if err := m.Decode(h, body); err != nil {
+			return err
+		}
+		return fromWire(&m, "dial", "")
+	}
+	return fmt.Errorf("%w: %s where %s was expected", wire.ErrMalformed, h.Type, want)
+}
+
+// goodbye is why the sidecar ended the connection.
+func goodbye(m *wire.Goodbye, op string) *Error { return newError(m.Code, op, "", m.Message) }
+
+// next returns the next message; its body is valid until the next call.
+func (n *connection) next() (wire.Header, []byte, error) {
+	for {
+		h, body, rest, ok, err := wire.Message(n.in)
+		if err != nil {
+			return h, nil, err
+		}
+		if ok {
+			n.in = rest
+			return h, body, nil
+		}
+		if err := n.fill(); err != nil {
+			return h, nil, err
+		}
+	}
+}
+
+// fill reads more bytes behind those of n.in.
+func (n *connection) fill() error {
+	need := wire.HeaderBytes
+	if len(n.in) >= need {
+		h, err := wire.DecodeHeader(n.in)
+		if err != nil {
+			return err
+		}
+		need = int(h.Length)
+	}
+	held := len(n.in)
+	if need > len(n.buf) {
+		larger := make([]byte, need)
+		copy(larger, n.in)
+		n.buf = larger
+	} else {
+		copy(n.buf, n.in)
+	}
+	got, err := n.net.Read(n.buf[held:])
+	n.in = n.buf[:held+got]
+	if got > 0 {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// start runs the goroutines of an installed connection.
+func (c *Client) start(n *connection) {
+	go func() { n.finished <- c.readLoop(n) }()
+	go func() { n.finished <- c.writeLoop(n) }()
+}
+
+// readLoop handles what the sidecar says until the connection ends.
+func (c *Client) readLoop(n *connection) error {
+	for {
+		h, body, err := n.next()
+		if err == nil {
+			err = c.handle(h, body)
+		}
+		if err != nil {
+			c.mu.Lock()
+			n.close()
+			c.mu.Unlock()
+			return err
+		}
+	}
+}
+
+// writeLoop writes what was submitted, everything that is there in one write,
+// and sends a sign of life when there is nothing.
+func (c *Client) writeLoop(n *connection) error {
+	quiet := time.Duration(n.welcome.IdleMS) * time.Millisecond / 3
+	var alarm <-chan time.Time
+	if quiet > 0 {
+		ticker := time.NewTicker(quiet)
+		defer ticker.Stop()
+		alarm = ticker.C
+	}
+	wrote := false
+	for {
+		select {
+		case <-n.kick:
+		case <-alarm:
+			if !wrote {
+				c.pingUnanswered(n)
+			}
+			wrote = false
+			continue
+		case <-n.gone:
+			return nil
+		}
+		wrote = true
+		// Others that are about to submit go first, so that one write takes all.
+		runtime.Gosched()
+		if err := c.writeAll(n); err != nil {
+			c.mu.Lock()
+			n.close()
+			c.mu.Unlock()
+			return err
+		}
+	}
+}
+
+// writeAll writes until nothing is left.
+func (c *Client) writeAll(n *connection) error {
+	for {
+		c.mu.Lock()
+		c.out.written()
+		n.segments = c.out.gather(n.segments[:0])
+		n.idle, c.dirty = len(n.segments) == 0, false
+		c.mu.Unlock()
+		switch len(n.segments) {
+		case 0:
+			return nil
+		case 1:
+			if _, err := n.net.Write(n.segments[0]); err != nil {
+				return err
+			}
+		default:
+			buffers := net.Buffers(n.segments)
+			if _, err := buffers.WriteTo(n.net); err != nil {
+				return err
+			}
+		}
+	}
+}

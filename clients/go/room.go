@@ -1,0 +1,79 @@
+package walsidecar
+
+// waiter is a goroutine that waits for room in flight.
+type waiter struct {
+	wake        chan struct{} // capacity 1
+	size, slots int           // of what it wants to submit
+}
+
+// waiters stand in line for room. The first one stays in line until it has
+// submitted or given up; nobody overtakes it. Guarded by the client's mutex.
+type waiters []*waiter
+
+func (w *waiters) join(size, slots int) *waiter {
+	one := &waiter{wake: make(chan struct{}, 1), size: size, slots: slots}
+	*w = append(*w, one)
+	return one
+}
+
+func (w *waiters) leave(one *waiter) {
+	for i, other := range *w {
+		if other == one {
+			*w = append((*w)[:i], (*w)[i+1:]...)
+			return
+		}
+	}
+}
+
+func (w waiters) signalFirst() {
+	if len(w) > 0 {
+		select {
+		case w[0].wake <- struct{}{}:
+		default: // it is awake and will look again
+		}
+	}
+}
+
+// hasRoom reports whether a message may go into flight.
+func (c *Client) hasRoom(size, slots int) bool {
+	f := &c.flight
+	if c.stall.active {
+		return false
+	}
+	if f.len() == 0 {
+		return true
+	}
+	return f.len() < c.requestLimit() && f.bytes+size <= c.byteLimit() && f.slots+slots <= c.slotLimit()
+}
+
+// requestLimit is how many appends may be in flight.
+func (c *Client) requestLimit() int {
+	return min(c.options.inFlight, max(int(c.limits.MaxRequests), 1))
+}
+
+// byteLimit is how many bytes of appends may be in flight.
+func (c *Client) byteLimit() int {
+	return int(min(uint64(c.options.inFlightBytes), max(c.limits.MaxRequestBytes, 1)))
+}
+
+// slotLimit is how many slots of the session producer's window may be in use.
+func (c *Client) slotLimit() int {
+	if c.producer.window > 0 {
+		return c.producer.window
+	}
+	return c.options.inFlight
+}
+
+// madeRoom lets the first in line go on, once an eighth of what may be in flight
+// is free: it then submits many before it has to wait again.
+func (c *Client) madeRoom() {
+	if len(c.room) == 0 {
+		return
+	}
+	first, f := c.room[0], &c.flight
+	requests, bytes := c.requestLimit(), c.byteLimit()
+	roomy := f.len() <= requests-requests/8 && f.bytes <= bytes-bytes/8
+	if c.hasRoom(first.size, first.slots) && (roomy || f.len() == 0) {
+		c.room.signalFirst()
+	}
+}
