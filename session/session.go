@@ -6,8 +6,9 @@
 // Three parties use a Session, each with its own methods:
 //
 //   - The door, with two goroutines. One loops over [Session.ReadBuffer] and
-//     [Session.Received], the other over [Session.NextWrite] and
-//     [Session.Written]. When both have ended the door calls [Session.Finish].
+//     [Session.Received] until ErrEnded, or [Session.Gone] at the client's end;
+//     the other over [Session.NextWrite] and [Session.Written] until io.EOF. When
+//     both have ended the door calls [Session.Finish].
 //   - The commit loop of the Backend, with one goroutine: [Session.PopChunk],
 //     [Session.AckAppend], the Answer methods and [Session.Flush].
 //   - Anybody: [Session.Goodbye] and what only tells something.
@@ -131,8 +132,9 @@ func (s *Session) endLocked(code wire.Code, message string) bool {
 	return true
 }
 
-// gone notes that the client left or cannot be reached.
-func (s *Session) gone() {
+// Gone says that the client has left or cannot be reached. What it sent before is
+// still decided; answers go nowhere.
+func (s *Session) Gone() {
 	s.mu.Lock()
 	if !s.ended {
 		s.ended, s.endedAt = true, time.Now()
@@ -156,7 +158,7 @@ func (s *Session) report(code wire.Code, message string) {
 // Finish ends the books of a session. The door calls it once, when neither of
 // its goroutines uses the session any more. It waits for reads in progress.
 func (s *Session) Finish() {
-	s.gone()
+	s.Gone()
 	s.reads.wait()
 	s.mu.Lock()
 	if s.goodbye == wire.CodeOK {
@@ -243,7 +245,7 @@ func (s *Session) overdue(now time.Time) (wire.Code, string) {
 // Written tells the session how the last write went.
 func (s *Session) Written(err error) {
 	if err != nil {
-		s.gone()
+		s.Gone()
 		return
 	}
 	s.mu.Lock()

@@ -1,0 +1,124 @@
+package uds
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/walsidecar/walsidecar/session"
+)
+
+// conn is one connection and its session.
+type conn struct {
+	net     *net.UnixConn
+	raw     syscall.RawConn
+	peer    session.Peer
+	session *session.Session
+
+	// Of the writing goroutine, reused.
+	parts   [2][]byte
+	buffers net.Buffers
+}
+
+func newConn(nc *net.UnixConn) (*conn, error) {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{net: nc, raw: raw}
+	var cred *unix.Ucred
+	if cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil {
+		return nil, cerr
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("getsockopt SO_PEERCRED", err)
+	}
+	c.peer = session.Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}
+	return c, nil
+}
+
+// serve moves bytes until the session or the client ends.
+func (c *conn) serve() {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		c.write()
+		c.shutdown() // ends the reads
+	}()
+	if err := c.read(); !errors.Is(err, session.ErrEnded) {
+		c.session.Gone()
+	}
+	<-written
+	// The client must not wait for what is left to do here.
+	_ = c.net.Close()
+	c.session.Finish()
+}
+
+// read reads until the session takes no more (session.ErrEnded) or the client
+// ends (io.EOF, or an error).
+//
+// It reads until the socket is empty, also after a read that did not fill the
+// buffer: when the client has sent and hung up at once, the kernel tells of both
+// only once.
+func (c *conn) read() (err error) {
+	cerr := c.raw.Read(func(fd uintptr) bool {
+		for {
+			var b []byte
+			if b, err = c.session.ReadBuffer(); err != nil {
+				return true
+			}
+			n, rerr := unix.Read(int(fd), b)
+			switch {
+			case rerr == nil && n > 0:
+				if err = c.session.Received(n); err != nil {
+					return true
+				}
+				continue
+			case rerr == nil:
+				err = io.EOF
+				return true
+			case errors.Is(rerr, unix.EINTR):
+				continue
+			case !errors.Is(rerr, unix.EAGAIN):
+				err = os.NewSyscallError("read", rerr)
+				return true
+			}
+			err = c.session.Received(0)
+			return err != nil
+		}
+	})
+	if err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// write writes what the session has for the client until its end.
+func (c *conn) write() {
+	for {
+		first, second, err := c.session.NextWrite()
+		if err != nil {
+			return
+		}
+		switch {
+		case len(second) == 0:
+			_, err = c.net.Write(first)
+		case len(first) == 0:
+			_, err = c.net.Write(second)
+		default:
+			c.parts = [2][]byte{first, second}
+			c.buffers = c.parts[:]
+			_, err = c.buffers.WriteTo(c.net)
+		}
+		c.session.Written(err)
+	}
+}
+
+// shutdown makes reads and writes of both sides return.
+func (c *conn) shutdown() {
+	_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+}
