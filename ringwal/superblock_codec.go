@@ -179,7 +179,9 @@ func decodeSuperblock(b []byte) (*Superblock, error) {
 	if count > MaxBoundaries || sbBoundaries+count*boundaryBytes > uint64(len(b)) {
 		return nil, fmt.Errorf("%d boundaries", count)
 	}
-	sb.Boundaries = make([]Boundary, count)
+	if count > 0 {
+		sb.Boundaries = make([]Boundary, count)
+	}
 	at := sbBoundaries
 	for i := range sb.Boundaries {
 		word := func(k int) uint64 { return le.Uint64(b[at+k*8:]) }
