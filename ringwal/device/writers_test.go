@@ -1,0 +1,220 @@
+package device
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// gated is a device whose writes wait until the test lets them go.
+type gated struct {
+	Device
+	entered chan int64    // offset of each write that began
+	gate    chan error    // what each write returns
+	writes  atomic.Int64  // that returned
+	idle    chan struct{} // unused writes of a test end here
+}
+
+func newGated(t *testing.T) *gated {
+	g := &gated{
+		Device:  newFile(t, 1<<20),
+		entered: make(chan int64, 1000),
+		gate:    make(chan error, 1000),
+		idle:    make(chan struct{}),
+	}
+	t.Cleanup(func() { close(g.idle) })
+	return g
+}
+
+func (g *gated) WriteSync(_ []byte, offset int64) error {
+	g.entered <- offset
+	select {
+	case err := <-g.gate:
+		g.writes.Add(1)
+		return err
+	case <-g.idle:
+		return ErrClosed
+	}
+}
+
+func TestWritersWriteEverythingOnce(t *testing.T) {
+	d := newFile(t, 4<<20)
+	rng := newRand(t)
+	var mu sync.Mutex
+	seen := map[int64]int{}
+	done := make(chan struct{})
+	writes := make([]*Write, 200)
+	w := NewWriters(d, 4, func(write *Write) {
+		mu.Lock()
+		defer mu.Unlock()
+		if write.Err != nil || write.CompletedNS < write.SubmittedNS || write.SubmittedNS == 0 {
+			t.Errorf("offset %d: %v, submitted %d completed %d", write.Offset, write.Err, write.SubmittedNS, write.CompletedNS)
+		}
+		if seen[write.Offset]++; len(seen) == len(writes) {
+			close(done)
+		}
+	})
+	for i, block := range rng.Perm(len(writes)) {
+		writes[i] = &Write{Buf: patterned(t, 4096, byte(block)), Offset: int64(block) * 4096, Owner: block}
+		if !w.Submit(writes[i]) {
+			t.Fatalf("write %d was not taken", i)
+		}
+	}
+	<-done
+	if stuck := w.Stop(time.Minute); stuck != nil {
+		t.Fatalf("%d writes are stuck", len(stuck))
+	}
+	got := buffer(t, 4096)
+	for _, write := range writes {
+		if seen[write.Offset] != 1 {
+			t.Errorf("offset %d completed %d times", write.Offset, seen[write.Offset])
+		}
+		if _, err := d.ReadAt(got, write.Offset); err != nil || !bytes.Equal(got, write.Buf) {
+			t.Fatalf("offset %d: %v", write.Offset, err)
+		}
+	}
+}
+
+func TestWritersBeginInOrderAndGoOnAfterAnError(t *testing.T) {
+	g := newGated(t)
+	completed := make(chan *Write, 10)
+	w := NewWriters(g, 1, func(write *Write) { completed <- write })
+	for i := range 3 {
+		w.Submit(&Write{Offset: int64(i)})
+	}
+	g.gate <- nil
+	g.gate <- syscall.EIO
+	g.gate <- nil
+	for i, want := range []error{nil, syscall.EIO, nil} {
+		write := <-completed
+		if write.Offset != int64(i) || !errors.Is(write.Err, want) {
+			t.Errorf("completion %d: offset %d, %v; want %v", i, write.Offset, write.Err, want)
+		}
+	}
+	w.Stop(time.Minute)
+}
+
+func TestSubmitNeverBlocks(t *testing.T) {
+	g := newGated(t)
+	w := NewWriters(g, 1, func(*Write) {})
+	w.Submit(&Write{})
+	<-g.entered // it is in the kernel; the queue is empty
+	taken := 0
+	for w.Submit(&Write{}) {
+		taken++
+	}
+	if taken != WriterQueue {
+		t.Errorf("%d writes waited, want %d", taken, WriterQueue)
+	}
+	for range WriterQueue + 1 {
+		g.gate <- nil
+	}
+	w.Stop(time.Minute)
+	if w.Submit(&Write{}) {
+		t.Error("a write was taken after Stop")
+	}
+}
+
+func TestStopLetsRunningWritesEndAndGivesUpTheQueue(t *testing.T) {
+	g := newGated(t)
+	var completed atomic.Int64
+	w := NewWriters(g, 2, func(*Write) { completed.Add(1) })
+	for range 10 {
+		w.Submit(&Write{})
+	}
+	<-g.entered
+	<-g.entered
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		g.gate <- nil
+		g.gate <- nil
+	}()
+	if stuck := w.Stop(time.Minute); stuck != nil {
+		t.Fatalf("%d writes are stuck", len(stuck))
+	}
+	if completed.Load() != 2 || len(g.entered) != 0 {
+		t.Errorf("%d completed, %d more began; want the 2 that had begun", completed.Load(), len(g.entered))
+	}
+}
+
+func TestStopDoesNotHangOnAStuckWrite(t *testing.T) {
+	g := newGated(t)
+	var completed atomic.Int64
+	w := NewWriters(g, 3, func(*Write) { completed.Add(1) })
+	first, second := &Write{Offset: 4096}, &Write{Offset: 8192}
+	w.Submit(first)
+	w.Submit(second)
+	<-g.entered
+	<-g.entered
+	start := time.Now()
+	stuck := w.Stop(100 * time.Millisecond)
+	if took := time.Since(start); took < 100*time.Millisecond || took > 10*time.Second {
+		t.Errorf("Stop took %v, want its patience of 100 ms", took)
+	}
+	if len(stuck) != 2 || stuck[0].Offset+stuck[1].Offset != 4096+8192 {
+		t.Fatalf("stuck: %v", stuck)
+	}
+	if w.Stop(time.Hour) != nil {
+		t.Error("a second Stop did something")
+	}
+	// The device answers at last: nobody is told, and nothing is touched.
+	g.gate <- syscall.EIO
+	g.gate <- nil
+	<-w.left
+	if completed.Load() != 0 || first.Err != nil || first.CompletedNS != 0 || second.CompletedNS != 0 {
+		t.Errorf("a write was handed over after Stop had returned: %d, %+v", completed.Load(), first)
+	}
+}
+
+func TestWritersAllocateNothing(t *testing.T) {
+	d := newFile(t, 1<<20)
+	done := make(chan struct{}, 1)
+	w := NewWriters(d, 2, func(*Write) { done <- struct{}{} })
+	defer w.Stop(time.Minute)
+	write := &Write{Buf: buffer(t, 4096)}
+	n := testing.AllocsPerRun(50, func() {
+		w.Submit(write)
+		<-done
+	})
+	if n != 0 {
+		t.Errorf("a write allocates %v times", n)
+	}
+}
+
+func TestWritersRefuseASillyNumber(t *testing.T) {
+	for _, n := range []int{0, -1, MaxWriters + 1} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%d writers were started", n)
+				}
+			}()
+			NewWriters(nil, n, nil)
+		}()
+	}
+}
+
+func BenchmarkWriters(b *testing.B) {
+	d := newFile(b, 64<<20)
+	done := make(chan *Write, 8)
+	w := NewWriters(d, 8, func(write *Write) { done <- write })
+	defer w.Stop(time.Minute)
+	for range 8 {
+		done <- &Write{Buf: buffer(b, 256<<10)}
+	}
+	b.SetBytes(256 << 10)
+	at := int64(0)
+	for b.Loop() {
+		write := <-done
+		write.Offset = at
+		at = (at + 256<<10) % (64 << 20)
+		w.Submit(write)
+	}
+	for range 8 {
+		<-done
+	}
+}
