@@ -22,16 +22,19 @@ type loopState struct {
 	attached map[*session.Session][]stream.ProducerID
 	request  request
 
-	lastFrameNS int64 // CLOCK_BOOTTIME of the newest completion, for the seal
-	sealed      bool  // nothing was written since the last try to seal
-	superBusy   bool  // the superblock goroutine has a job
-	trimWanted  bool  // look for something to trim
-	freeing     bool  // a checkpoint is on its way that lets the log be trimmed
-	failedTold  bool  // everybody was told that the log has stopped
-	quit        bool  // the loop ends
-	stall       ringwal.StallState
-	closing     *closing
-	wakeAtNS    int64 // when the loop must look again without being rung, 0: never
+	lastFrameNS  int64           // CLOCK_BOOTTIME of the newest completion, for the seal
+	sealed       bool            // nothing was written since the last try to seal
+	superBusy    bool            // the superblock goroutine has a job
+	trimWanted   bool            // look for something to trim
+	freeUntil    uint64          // once durable there, a trim lets more of the log go
+	checkpointAt uint64          // head when the newest checkpoint was asked for
+	plan         stream.TrimPlan // the newest
+	plannedAt    uint64          // head then
+	failedTold   bool            // everybody was told that the log has stopped
+	quit         bool            // the loop ends
+	stall        ringwal.StallState
+	closing      *closing
+	wakeAtNS     int64 // when the loop must look again without being rung, 0: never
 }
 
 // work ties a device write to its frame; recycled.
@@ -64,9 +67,9 @@ func (n *Node) commitLoop() {
 		n.runCalls()
 		n.completeWrites()
 		decided := n.decide()
+		n.publish()
 		n.maintain()
 		n.issue()
-		n.publish()
 		n.flushSessions()
 		if n.finished() {
 			return
@@ -89,6 +92,11 @@ func (n *Node) sleep(timer *time.Timer) {
 		timer.Stop()
 	case <-timer.C:
 	}
+}
+
+// wantTrim asks for a look at what can be trimmed, once position is durable.
+func (l *loopState) wantTrim(position uint64) {
+	l.trimWanted, l.freeUntil = true, max(l.freeUntil, position)
 }
 
 // wakeAt asks for a look at that time at the latest.
@@ -129,6 +137,9 @@ func (n *Node) issue() {
 	l := &n.loop
 	for {
 		bytes := n.wal.OpenBytes() + n.wal.QueuedBytes()
+		if n.wal.CheckpointUnderWay() {
+			bytes += int(n.wal.Geometry().MaxFrameBytes) // its next part waits for us
+		}
 		if bytes == 0 {
 			break
 		}
@@ -140,7 +151,7 @@ func (n *Node) issue() {
 			}
 			break
 		}
-		if n.wal.QueuedBytes() == 0 {
+		if n.wal.QueuedBytes() == 0 && !n.wal.CheckpointUnderWay() {
 			n.wal.CloseFrame(now)
 		}
 		f := n.wal.Next(now)

@@ -157,7 +157,7 @@ type Verification struct {
 	Records         uint64 `json:"records"`
 	Streams         int    `json:"streams"`
 	ReadBytes       uint64 `json:"read_bytes"`
-	TornFrames      int    `json:"torn_frames"` // beyond the end, never acked
+	GhostFrames     int    `json:"ghost_frames"` // beyond the end, never acked
 	CheckpointStart uint64 `json:"checkpoint_position"`
 }
 
@@ -205,5 +205,5 @@ func verify(path string, dev device.Device, sbs *ringwal.Superblocks) (*Verifica
 	sb, r := sbs.Newest, state.recovery
 	return &Verification{Path: path, LogUUID: uuid.UUID(sb.UUID).String(), Node: sb.Node, TrimPosition: sb.Trim, EndPosition: r.End,
 		ProvenPosition: r.Proven, Frames: r.Frames, Records: r.Records, Streams: state.table.Streams(), ReadBytes: r.BytesRead,
-		TornFrames: r.TornFrames, CheckpointStart: r.Checkpoint.Start}, nil
+		GhostFrames: r.GhostFrames, CheckpointStart: r.Checkpoint.Start}, nil
 }

@@ -60,7 +60,7 @@ func (n *Node) maintain() {
 	if n.checkFailed() {
 		return
 	}
-	if l.trimWanted && !l.superBusy {
+	if l.trimWanted && n.mayTrim() {
 		n.tryTrim()
 	}
 	if !l.superBusy {
@@ -72,43 +72,55 @@ func (n *Node) maintain() {
 	n.sealIfIdle()
 }
 
+// mayTrim reports whether the last trim is over, and what the next one waits for is
+// durable.
+func (n *Node) mayTrim() bool {
+	l := &n.loop
+	mark, _ := n.wal.NewestCheckpoint()
+	return !l.superBusy && n.wal.SuperblockInForce() && mark.Start >= l.checkpointAt && n.wal.Durable() >= l.freeUntil
+}
+
 // tryTrim starts a trim if it is worth one, or the checkpoint that makes it so.
 func (n *Node) tryTrim() {
 	l := &n.loop
 	mark, _ := n.wal.NewestCheckpoint()
-	plan := n.reader.PlanTrim(mark.Start)
-	wrote, err := n.committer.MaybeCheckpoint(plan.Records)
+	head := n.wal.Head()
+	l.plan, l.plannedAt = n.reader.PlanTrim(mark.Start), head
+	wrote, err := n.committer.MaybeCheckpoint(l.plan.Records)
 	if err != nil && !errors.Is(err, ringwal.ErrWait) && !errors.Is(err, ringwal.ErrFull) {
 		n.log.Warn("checkpoint refused", "error", err)
 	}
 	g := n.wal.Geometry()
-	gain := plan.Target - min(plan.Target, n.wal.Trim())
+	gain := l.plan.Target - min(l.plan.Target, n.wal.Trim())
 	short := n.wal.Room(ringwal.ClassAppend) < g.CapacityBytes/4
 	if gain > 0 && (short || gain >= g.CapacityBytes/trimShare) {
 		l.superBusy = true
-		n.super <- superblockJob{target: plan.Target}
-		return
+		n.super <- superblockJob{target: l.plan.Target}
 	}
-	// Looked at again when something was trimmed, or a checkpoint is durable.
-	l.trimWanted = wrote || n.wal.CheckpointUnderWay()
-	l.freeing = l.trimWanted
+	// Looked at again when something was trimmed, or the checkpoint is durable.
+	if l.trimWanted = wrote; wrote {
+		l.checkpointAt = head
+	}
+	if !l.trimWanted && !l.superBusy && l.chunk != nil {
+		n.inbox.ring() // nothing will be freed: what waited for it is to be refused
+	}
 }
 
 // freesSoon reports whether room is on its way, so that a request that finds the log
-// full waits instead of being refused.
+// full waits instead of being refused. A plan holds until the log or what is wanted
+// of it changes, so that refusing costs nothing.
 func (n *Node) freesSoon() bool {
 	l := &n.loop
-	if !l.superBusy && l.trimWanted {
+	if n.mayTrim() && (l.trimWanted || l.plannedAt != n.wal.Head()) {
 		n.tryTrim()
 	}
-	return l.superBusy || !n.wal.SuperblockInForce() || l.freeing
+	return l.superBusy || l.trimWanted || !n.wal.SuperblockInForce()
 }
 
 // explainFull names the stream that pins the log, where the application is the one
 // who trims.
 func (n *Node) explainFull(e *wire.Error) {
-	mark, _ := n.wal.NewestCheckpoint()
-	plan := n.reader.PlanTrim(mark.Start)
+	plan := &n.loop.plan
 	switch {
 	case n.cfg.Store != "none":
 		e.Hint = fmt.Sprintf("the store %s is not served by this version, so nothing leaves the log: start with WALSIDECAR_STORE=none and trim, or use a larger log (WALSIDECAR_WAL_SIZE)", n.cfg.Store)

@@ -198,7 +198,7 @@ func (n *Node) decideStream(s *session.Session, h wire.Header, body []byte, wall
 		if err = m.Decode(h, body); err == nil {
 			if info, err = n.committer.Stat(stream.ID(m.Stream)); err == nil {
 				deleted, err = true, n.committer.Delete(stream.ID(m.Stream))
-				n.loop.trimWanted = true
+				n.loop.wantTrim(n.committer.DecidedAt())
 			}
 		}
 	case wire.TypeStreamTrim:
@@ -229,7 +229,7 @@ func (n *Node) decideTrim(s *session.Session, h wire.Header, body []byte) error 
 	if err != nil {
 		return err
 	}
-	n.loop.trimWanted = true
+	n.loop.wantTrim(n.committer.DecidedAt())
 	answer := &wire.Trimmed{Stream: m.Stream, FirstOffset: first}
 	n.reply(s, h.Request, func() { s.AnswerTrimmed(h.Request, answer) })
 	return nil

@@ -73,7 +73,7 @@ type StatusStart struct {
 	Frames          uint64  `json:"frames"`
 	Records         uint64  `json:"records"`
 	ReadBytes       uint64  `json:"read_bytes"`
-	TornFrames      int     `json:"torn_frames"`
+	GhostFrames     int     `json:"ghost_frames"`
 }
 
 // statusPatience is how long Status waits for the commit loop before it shows what it
@@ -116,7 +116,7 @@ func (n *Node) status() *Status {
 			GrownBytes: n.start.GrownBytes, BlockBytes: n.dev.BlockBytes(), WriteCache: n.info.WriteCache, Profile: n.cfg.Profile.Name, Fence: n.fence()},
 		Start: StatusStart{Clean: n.start.WasClean, RecoverySeconds: n.start.RecoverySeconds, WaitedSeconds: n.start.WaitedForLate.Seconds(),
 			Frames: n.start.Recovered.Frames, Records: n.start.Recovered.Records, ReadBytes: n.start.Recovered.BytesRead,
-			TornFrames: n.start.Recovered.TornFrames},
+			GhostFrames: n.start.Recovered.GhostFrames},
 	}
 	n.stats.sample(device.NowNS(), n.wal.Head())
 	if rate := n.stats.bytesPerSec; rate > 1 {

@@ -1,0 +1,99 @@
+package node
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+func TestAppendReadRestartRead(t *testing.T) {
+	r := newRig(t)
+	d := r.dial()
+	stream := d.create("orders")
+	var positions []uint64
+	for i := range 100 {
+		offset, position := d.append(stream.ID, fmt.Appendf(nil, "record %d", i))
+		if offset != uint64(i) {
+			t.Fatalf("record %d got offset %d", i, offset)
+		}
+		if i > 0 && position <= positions[i-1] {
+			t.Fatalf("position %d after %d", position, positions[i-1])
+		}
+		positions = append(positions, position)
+	}
+	for range 3 {
+		records, gaps := d.readAll(stream.ID, 0)
+		if len(records) != 100 || len(gaps) != 0 {
+			t.Fatalf("read %d records, %d gaps", len(records), len(gaps))
+		}
+		for i, rec := range records {
+			want := fmt.Appendf(nil, "record %d", i)
+			if rec.Offset != uint64(i) || rec.Position != positions[i] || !bytes.Equal(rec.Payload, want) || wire.RecordChecksum(&rec) != rec.Checksum {
+				t.Fatalf("record %d reads as offset %d, position %d, %q", i, rec.Offset, rec.Position, rec.Payload)
+			}
+		}
+		r.reopen()
+		d = r.dial()
+		if again := d.create("orders"); again.ID != stream.ID || again.NextOffset != 100 {
+			t.Fatalf("after a restart: %+v", again)
+		}
+	}
+	r.close()
+}
+
+// appendUntilFull appends records of size bytes until the log refuses, and returns
+// the refusal and the number appended.
+func appendUntilFull(t *testing.T, d *door, stream uint64, size int) (*wire.Error, int) {
+	t.Helper()
+	payload := bytes.Repeat([]byte{'x'}, size)
+	for n := 0; ; n++ {
+		d.send(&wire.Append{Entries: []wire.Entry{{Stream: stream, Payload: payload}}})
+		m := d.next()
+		if m.h.Type == wire.TypeAppendAck {
+			continue
+		}
+		e := new(wire.Error)
+		if err := e.Decode(m.h, m.body); err != nil {
+			t.Fatal(err)
+		}
+		return e, n
+	}
+}
+
+// A full log refuses by name of the stream that pins it, and heals by a trim; many
+// times over, so that the ring wraps.
+func TestP12_FullLogHealsAfterTrim(t *testing.T) {
+	r := newRig(t)
+	d := r.dial()
+	pin, other := d.create("pin"), d.create("other")
+	d.append(pin.ID, []byte("the first"))
+	for round := range 8 {
+		e, n := appendUntilFull(t, d, other.ID, 200<<10)
+		if e.Code != wire.CodeLogFull || e.Stream != pin.ID || e.Name != "pin" {
+			t.Fatalf("round %d: refused with %v, pinned by %q: %s", round, e.Code, e.Name, e.Hint)
+		}
+		if n == 0 {
+			t.Fatalf("round %d: nothing fits after the trim", round)
+		}
+		for _, s := range []uint64{pin.ID, other.ID} {
+			d.send(&wire.StreamTrim{Stream: s, Before: 1 << 40})
+			d.decode(d.next(), &wire.Trimmed{})
+		}
+		d.append(pin.ID, fmt.Appendf(nil, "round %d", round))
+		if round == 3 {
+			r.reopen()
+			d = r.dial()
+		}
+	}
+	r.reopen()
+	d = r.dial()
+	if records, _ := d.readAll(pin.ID, 8); len(records) != 1 || string(records[0].Payload) != "round 7" {
+		t.Fatalf("the pinning stream reads %d records", len(records))
+	}
+	if _, gaps := d.readAll(pin.ID, 0); len(gaps) != 1 || gaps[0].Kind != wire.GapTrimmed || gaps[0].To != 8 {
+		t.Fatalf("gaps %+v", gaps)
+	}
+	r.close()
+}
