@@ -34,29 +34,12 @@ func (l *Log) Checkpoint(state []byte) error {
 	c := &l.checkpoint
 	partBytes := l.g.MaxItemBytes()
 	parts := max(1, (len(state)+partBytes-1)/partBytes)
-	if l.checkpointEnd(len(state))-l.trim > l.limits[classSystem] {
+	if l.g.checkpointEnd(l.Head(), len(state))-l.trim > l.limits[classSystem] {
 		return ErrFull
 	}
 	l.closeOpen(0)
 	c.active, c.state, c.at, c.part, c.parts = true, state, 0, 0, uint32(parts)
 	return nil
-}
-
-// checkpointEnd is where a checkpoint of that size would end if it began at the head,
-// pads included.
-func (l *Log) checkpointEnd(stateBytes int) uint64 {
-	at := l.Head()
-	for rest := stateBytes; ; {
-		body := min(rest, l.g.MaxItemBytes())
-		size := l.g.roundUp(uint64(FrameHeaderBytes + body))
-		if gap := l.g.toRingEnd(at); gap < size {
-			at += gap
-		}
-		at += size
-		if rest -= body; rest == 0 {
-			return at
-		}
-	}
 }
 
 // CheckpointUnderWay reports whether parts of a checkpoint are still to be queued.

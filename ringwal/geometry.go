@@ -112,6 +112,22 @@ func (g Geometry) CheckpointBytes(stateBytes int) uint64 {
 	return n
 }
 
+// checkpointEnd is where a checkpoint of that size ends that begins at position at, pads
+// included.
+func (g Geometry) checkpointEnd(at uint64, stateBytes int) uint64 {
+	for rest := stateBytes; ; {
+		body := min(rest, g.MaxItemBytes())
+		size := g.roundUp(uint64(FrameHeaderBytes + body))
+		if gap := g.toRingEnd(at); gap < size {
+			at += gap
+		}
+		at += size
+		if rest -= body; rest == 0 {
+			return at
+		}
+	}
+}
+
 // ControlReserveBytes is what appends leave to control items.
 func (g Geometry) ControlReserveBytes() uint64 {
 	return min(MaxControlReserveBytes, g.CapacityBytes/16)

@@ -120,15 +120,15 @@ func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error)
 // roomToStart refuses a start that would use up the log's last room for nothing: a
 // jump moves the head at each attempt.
 func roomToStart(sb *Superblock, r *Recovery, e Epoch, start uint64) error {
-	need := start - sb.Trim
+	end := start
 	if !r.CheckpointIsLast {
 		state := e.CheckpointStateBytes
 		if state == 0 {
 			state = int(sb.CheckpointMaxBytes)
 		}
-		need += sb.CheckpointBytes(state) + uint64(sb.MaxFrameBytes)
+		end = sb.checkpointEnd(start, state)
 	}
-	if need > sb.CapacityBytes {
+	if need := end - sb.Trim; need > sb.CapacityBytes {
 		return fmt.Errorf("%w: a start needs %d bytes of the %d (jump and checkpoint included); trim the log first",
 			ErrFull, need, sb.CapacityBytes)
 	}

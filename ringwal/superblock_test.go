@@ -339,9 +339,12 @@ func TestFormat(t *testing.T) {
 		t.Fatalf("a new log: %+v, %v", r, err)
 	}
 
-	sb, err = Format(newDisk(2<<30, 4096), FormatOptions{UUID: testUUID, Node: "n", CapacityBytes: 1 << 30, StallAfter: 3 * time.Second, Origin: 1 << 40})
-	if err != nil || sb.CapacityBytes != 1<<30 || sb.CheckpointMaxBytes != 64<<20 || sb.StallAfter != 3*time.Second || sb.Trim != 1<<40 {
+	sb, err = Format(newDisk(64<<20, 4096), FormatOptions{UUID: testUUID, Node: "n", CapacityBytes: 40 << 20, StallAfter: 3 * time.Second, Origin: 1 << 40})
+	if err != nil || sb.CapacityBytes != 40<<20 || sb.CheckpointMaxBytes != 5<<20 || sb.StallAfter != 3*time.Second || sb.Trim != 1<<40 {
 		t.Fatalf("%v %+v", err, sb)
+	}
+	if g, err := DefaultGeometry(1<<40, 65536); err != nil || g.CheckpointMaxBytes != 64<<20 || g.CapacityBytes != 1<<40-RingStart {
+		t.Fatalf("%v %+v", err, g)
 	}
 }
 
