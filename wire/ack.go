@@ -112,7 +112,7 @@ type AppendResult struct {
 
 // AppendTo encodes m as the answer to request.
 func (m *AppendResult) AppendTo(dst []byte, request uint64) []byte {
-	dst, start := begin(dst, TypeAppendResult, flag(m.Duplicate, FlagDuplicate), request)
+	dst, start := begin(dst, TypeAppendResult, bit(m.Duplicate, FlagDuplicate), request)
 	dst = put64(dst, m.Position)
 	dst = put64(dst, m.LastSequence)
 	dst = put32(dst, uint32(len(m.Placed)))

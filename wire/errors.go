@@ -195,7 +195,7 @@ func (m *Error) Error() string {
 
 // AppendTo encodes m as the answer to request.
 func (m *Error) AppendTo(dst []byte, request uint64) []byte {
-	dst, start := begin(dst, TypeError, m.Known&errorFlags|flag(m.Logged, flagLogged), request)
+	dst, start := begin(dst, TypeError, m.Known&errorFlags|bit(m.Logged, flagLogged), request)
 	name, text, hint := cut16(m.Name), cutText(m.Message), cutText(m.Hint)
 	dst = put16(dst, uint16(m.Code))
 	dst = put16(dst, uint16(len(name)))

@@ -77,7 +77,7 @@ type Welcome struct {
 
 // AppendTo encodes m.
 func (m *Welcome) AppendTo(dst []byte, request uint64) []byte {
-	flags := flag(m.NotDurable, FlagNotDurable) | flag(m.ReadOnly, FlagReadOnly)
+	flags := bit(m.NotDurable, FlagNotDurable) | bit(m.ReadOnly, FlagReadOnly)
 	dst, start := begin(dst, TypeWelcome, flags, request)
 	node, server := cut16(m.Node), cut16(m.Server)
 	dst = put16(dst, m.Version)
@@ -124,10 +124,10 @@ func (m *Welcome) Decode(h Header, body []byte) error {
 	return nil
 }
 
-// flag returns bit if on.
-func flag(on bool, bit uint16) uint16 {
+// bit returns mask if on.
+func bit(on bool, mask uint16) uint16 {
 	if on {
-		return bit
+		return mask
 	}
 	return 0
 }

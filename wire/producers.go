@@ -101,7 +101,7 @@ type ProducerInfo struct {
 
 // AppendTo encodes m as the answer to request.
 func (m *ProducerInfo) AppendTo(dst []byte, request uint64) []byte {
-	flags := flag(m.Created, FlagProducerCreated) | flag(m.Removed, FlagProducerRemoved)
+	flags := bit(m.Created, FlagProducerCreated) | bit(m.Removed, FlagProducerRemoved)
 	dst, start := begin(dst, TypeProducerInfo, flags, request)
 	name := cut16(m.Name)
 	dst = put64(dst, m.ID)

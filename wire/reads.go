@@ -33,7 +33,7 @@ type Read struct {
 
 // AppendTo encodes m as request.
 func (m *Read) AppendTo(dst []byte, request uint64) []byte {
-	dst, start := begin(dst, TypeRead, flag(m.Follow, FlagFollow), request)
+	dst, start := begin(dst, TypeRead, bit(m.Follow, FlagFollow), request)
 	dst = put64(dst, m.Stream)
 	dst = put64(dst, m.Value)
 	dst = put64(dst, m.MaxRecords)
@@ -71,7 +71,7 @@ type Replay struct {
 
 // AppendTo encodes m as request.
 func (m *Replay) AppendTo(dst []byte, request uint64) []byte {
-	dst, start := begin(dst, TypeReplay, flag(m.Follow, FlagFollow), request)
+	dst, start := begin(dst, TypeReplay, bit(m.Follow, FlagFollow), request)
 	dst = put64(dst, m.Position)
 	dst = put64(dst, m.MaxRecords)
 	dst = put64(dst, m.Credit)
@@ -171,7 +171,7 @@ func (r *Record) appendTo(dst []byte, start int) []byte {
 	dst = put64(dst, r.Checksum)
 	dst = put32(dst, uint32(len(r.Payload)))
 	dst = put16(dst, uint16(len(headers)))
-	dst = put16(dst, flag(r.BatchEnd, recordBatchEnd))
+	dst = put16(dst, bit(r.BatchEnd, recordBatchEnd))
 	dst = append(dst, headers...)
 	dst = append(dst, r.Payload...)
 	return pad(dst, start)

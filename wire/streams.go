@@ -12,7 +12,7 @@ type StreamOpen struct {
 
 // AppendTo encodes m as request.
 func (m *StreamOpen) AppendTo(dst []byte, request uint64) []byte {
-	return appendName(dst, TypeStreamOpen, flag(m.Create, FlagCreate), request, m.Name)
+	return appendName(dst, TypeStreamOpen, bit(m.Create, FlagCreate), request, m.Name)
 }
 
 // Decode decodes a StreamOpen. It does not judge the name.
@@ -194,7 +194,7 @@ func (m *Stream) appendTo(dst []byte, start int) []byte {
 	dst = put64(dst, m.NextOffset)
 	dst = put64(dst, uint64(m.CreatedNS))
 	dst = put64(dst, uint64(m.LastNS))
-	dst = put16(dst, flag(m.Sealed, FlagSealed)|flag(m.HasToken, FlagToken)|flag(m.Deleted, FlagDeleted)|flag(m.Created, FlagCreated))
+	dst = put16(dst, bit(m.Sealed, FlagSealed)|bit(m.HasToken, FlagToken)|bit(m.Deleted, FlagDeleted)|bit(m.Created, FlagCreated))
 	dst = put16(dst, uint16(len(name)))
 	dst = put32(dst, 0)
 	dst = append(dst, name...)
