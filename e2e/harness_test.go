@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// binary is the path of bin/walsidecar as this test run built it.
-var binary string
+// program is the path of bin/walsidecar as this test run built it.
+var program string
 
 // sigterm asks a sidecar to stop.
 const sigterm = syscall.SIGTERM
@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		binary = filepath.Join(dir, "walsidecar")
-		build := exec.Command("go", "build", "-trimpath", "-o", binary, "../cmd/walsidecar")
+		program = filepath.Join(dir, "walsidecar")
+		build := exec.Command("go", "build", "-trimpath", "-o", program, "../cmd/walsidecar")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
@@ -98,7 +98,7 @@ func (h *host) pipe(stdin string, args ...string) result {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Env, cmd.Stdin = h.dir, h.env, strings.NewReader(stdin)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -198,7 +198,7 @@ func (h *host) start(stdout io.Writer, args ...string) *process {
 // startWith is start with standard input.
 func (h *host) startWith(stdin io.Reader, stdout io.Writer, args ...string) *process {
 	h.t.Helper()
-	p := &process{t: h.t, cmd: exec.Command(binary, args...), stderr: &lockedBuffer{}, done: make(chan struct{})}
+	p := &process{t: h.t, cmd: exec.Command(program, args...), stderr: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Env = h.dir, h.env
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, stdout, p.stderr
 	if err := p.cmd.Start(); err != nil {

@@ -99,7 +99,7 @@ func TestSIGTERMHasADeadlineAndASecondOneHurries(t *testing.T) {
 
 func TestServeWithAChild(t *testing.T) {
 	h := newHost(t, "DRAIN=10s")
-	h.env = append(h.env, "PROGRAM="+binary)
+	h.env = append(h.env, "PROGRAM="+program)
 	// The child appends through the socket that it was told of, and again when it is asked
 	// to stop: the sidecar must still serve then.
 	script := `"$PROGRAM" append child started >/dev/null

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	walsidecar "github.com/walsidecar/walsidecar/clients/go"
+	"github.com/walsidecar/walsidecar/sidecar"
 	"github.com/walsidecar/walsidecar/sidecar/settings"
+	"github.com/walsidecar/walsidecar/wire"
 )
 
 // app is one run of the program: where it reads and writes, and the flags that every
@@ -19,6 +23,7 @@ type app struct {
 	stdout io.Writer
 	stderr io.Writer
 	json   bool // --json: results and errors as objects, one per line
+	exit   int  // exit code of a command that succeeded; that of serve's child
 }
 
 // run parses the arguments, runs one subcommand, reports its error on stderr and returns
@@ -39,15 +44,20 @@ func (a *app) run(args []string) int {
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print objects, one JSON line each; errors too, on standard error")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
-		newConfigCommand(a),
+		newServeCommand(a), newFormatCommand(a),
+		newAppendCommand(a), newReadCommand(a), newReplayCommand(a),
+		newStreamsCommand(a), newStreamCommand(a), newTrimCommand(a), newProducerCommand(a),
+		newStatusCommand(a), newWaitReadyCommand(a),
+		newInspectCommand(a), newVerifyCommand(a), newSalvageCommand(a),
+		newConfigCommand(a), newVersionCommand(a),
 	)
-	err := root.Execute()
+	err := root.ExecuteContext(context.Background())
 	if err == nil {
-		return exitDone
+		return a.exit
 	}
-	report := a.explain(err)
-	a.printError(report)
-	return report.exit
+	shown := explain(err)
+	a.printError(shown)
+	return shown.exit
 }
 
 // usageError is a mistake in what was typed.
@@ -59,13 +69,6 @@ func (e usageError) Unwrap() error { return e.error }
 // usagef makes a usageError.
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// Exit codes that do not come from the error table of the protocol.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
-
 // errorReport is an error as it is shown.
 type errorReport struct {
 	Code    string `json:"code"`
@@ -74,16 +77,31 @@ type errorReport struct {
 	exit    int
 }
 
-// explain finds the code, the hint and the exit code of an error.
-func (a *app) explain(err error) errorReport {
+// explain finds the code, the hint and the exit code of an error. All but those of what was
+// typed wrong come from the one error table.
+func explain(err error) errorReport {
 	var usage usageError
+	var fromSidecar *walsidecar.Error
 	switch {
 	case errors.Is(err, settings.ErrMalformed):
-		return errorReport{"malformed_setting", err.Error(), "walsidecar config lists every setting and what is legal", exitUsage}
+		return errorReport{"malformed_setting", err.Error(), "walsidecar config lists every setting and what is legal", wire.ExitUsage}
 	case errors.As(err, &usage), isCobraUsage(err):
-		return errorReport{"usage", err.Error(), "see walsidecar help", exitUsage}
+		return errorReport{wire.CodeUsage.String(), err.Error(), "see walsidecar help", wire.ExitUsage}
+	case errors.Is(err, errNotReady):
+		return report(wire.CodeNotReady, err.Error(), "is the sidecar running, and the socket path right?")
+	case errors.As(err, &fromSidecar):
+		// Its text ends in the hint, which is shown apart.
+		return report(fromSidecar.Code, strings.Replace(err.Error(), "; "+fromSidecar.Hint, "", 1), fromSidecar.Hint)
 	}
-	return errorReport{"failed", err.Error(), "", exitFailed}
+	code := sidecar.CodeOf(err)
+	if code == wire.CodeInternal { // no code of its own, and no bug: a file that is missing, say
+		return errorReport{"failed", err.Error(), "", wire.ExitFailed}
+	}
+	return report(code, err.Error(), code.Info().Hint)
+}
+
+func report(code wire.Code, message, hint string) errorReport {
+	return errorReport{code.String(), message, hint, code.Info().ExitCode}
 }
 
 // isCobraUsage reports whether cobra itself found the arguments wrong: it has no type for

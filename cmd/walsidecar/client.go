@@ -19,13 +19,33 @@ const lostAfter = 5 * time.Second
 // addClientFlags gives cmd the flags of a command that talks to a sidecar.
 func addClientFlags(cmd *cobra.Command) { addSettingFlags(cmd, settingSocket) }
 
-// dial connects to the sidecar of cmd's settings.
-func dial(cmd *cobra.Command, giveUpAfter time.Duration, options ...walsidecar.Option) (*walsidecar.Client, error) {
+// dial connects to the sidecar of cmd's settings; once lost for so long, it is given up.
+func dial(cmd *cobra.Command, giveUpAfter time.Duration) (*walsidecar.Client, error) {
+	return connect(cmd, giveUpAfter, walsidecar.WithGiveUpAfter(giveUpAfter))
+}
+
+// dialPatiently is dial for a command that waits for a lost sidecar for ever: only the first
+// connection must come within the time.
+func dialPatiently(cmd *cobra.Command, first time.Duration) (*walsidecar.Client, error) {
+	return connect(cmd, first)
+}
+
+func connect(cmd *cobra.Command, first time.Duration, options ...walsidecar.Option) (*walsidecar.Client, error) {
 	s, err := loadSettings(cmd)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), giveUpAfter)
+	ctx, cancel := context.WithTimeout(cmd.Context(), first)
 	defer cancel()
-	return walsidecar.Dial(ctx, string(s.Socket), append(options, walsidecar.WithGiveUpAfter(giveUpAfter))...)
+	return walsidecar.Dial(ctx, string(s.Socket), options...)
+}
+
+// ask runs one question against the sidecar and closes the connection.
+func ask(cmd *cobra.Command, question func(context.Context, *walsidecar.Client) error) error {
+	client, err := dial(cmd, lostAfter)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return question(cmd.Context(), client)
 }

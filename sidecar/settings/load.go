@@ -38,7 +38,15 @@ func (e *ValueError) Unwrap() error { return ErrMalformed }
 // the flags (by flag name, for example "wal-size"; only those that were given). Its error
 // joins a *ValueError for every malformed value, so that one run shows them all. The
 // Settings is never nil; what is malformed in it is zero.
-func Load(flags map[string]string) (*Settings, error) {
+func Load(flags map[string]string) (*Settings, error) { return load(flags, os.LookupEnv) }
+
+// LoadFlags is Load without the environment: for a command that can destroy, which must not
+// take its target or anything about it from there.
+func LoadFlags(flags map[string]string) (*Settings, error) {
+	return load(flags, func(string) (string, bool) { return "", false })
+}
+
+func load(flags map[string]string, lookup func(name string) (string, bool)) (*Settings, error) {
 	s := &Settings{sources: map[string]Source{}}
 	var faults []error
 	v := reflect.ValueOf(s).Elem()
@@ -49,7 +57,7 @@ func Load(flags map[string]string) (*Settings, error) {
 		s.sources[name] = FromFlag
 		if !given {
 			shown = name
-			value, given = os.LookupEnv(name)
+			value, given = lookup(name)
 			s.sources[name] = FromEnvironment
 		}
 		if !given {

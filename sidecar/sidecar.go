@@ -1,0 +1,425 @@
+// Package sidecar is the process: it takes the settings, brings up the logs that it hosts,
+// opens the doors to them, runs the admin address and the application's child process,
+// and takes all of it down again in order.
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/walsidecar/walsidecar/admin"
+	"github.com/walsidecar/walsidecar/node"
+	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/sidecar/settings"
+	"github.com/walsidecar/walsidecar/uds"
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+const (
+	// sessionShare is the part of WALSIDECAR_MEMORY that sessions may use; a quarter is the
+	// node's hot tail, and the rest is for tables, indexes and the runtime.
+	sessionShare = 2
+
+	// closeMargin is added to the stall limit for the wait until a log is closed: within
+	// the limit a write is done or has failed.
+	closeMargin = 2 * time.Second
+
+	// sessionPoll is how often a drain looks whether the last session has ended.
+	sessionPoll = 20 * time.Millisecond
+
+	// adminPatience is how long the admin server may take to finish its requests.
+	adminPatience = time.Second
+)
+
+// Options are what a sidecar runs with.
+type Options struct {
+	Settings *settings.Settings
+	Profile  device.Profile // makes the device as slow as a volume type; for measurements
+	Child    []string       // command that runs beside the sidecar, nil for none
+	Log      *slog.Logger
+}
+
+// process is a running sidecar.
+type process struct {
+	Options
+	path     string // of the log
+	stop     chan os.Signal
+	began    time.Time
+	phase    atomic.Pointer[phase]
+	node     atomic.Pointer[node.Node]
+	parked   atomic.Pointer[error]
+	host     *session.Host
+	door     *uds.Server
+	admin    *admin.Server
+	child    *child
+	doorDone chan error
+	doors    sync.Once // closes them
+}
+
+// phase is where in its life the process is.
+type phase string
+
+const (
+	starting   phase = "starting"
+	recovering phase = "recovering the log"
+	serving    phase = "serving"
+	draining   phase = "shutting down"
+	failed     phase = "the log has failed"
+)
+
+// Run runs a sidecar until it is told to stop, its child ends, or its log fails. It returns
+// the exit code of a child that ended by itself, else 0; the error is why it could not
+// start, or why the log failed.
+func Run(ctx context.Context, o Options) (exitCode int, err error) {
+	p := &process{Options: o, stop: make(chan os.Signal, 2), began: time.Now(), doorDone: make(chan error, 1)}
+	p.phase.Store(new(starting))
+	signal.Notify(p.stop, syscall.SIGTERM, os.Interrupt)
+	defer signal.Stop(p.stop)
+	p.warnUnknown()
+	if os.Getenv("GOMEMLIMIT") == "" {
+		// The hot tail lies outside of what the garbage collector sees.
+		debug.SetMemoryLimit(int64(o.Settings.Memory) * 3 / 4)
+	}
+	defer p.close()
+	if err := p.open(ctx); err != nil {
+		if p.Settings.OnFatal == "park" && p.path != "" && parkable(err) {
+			p.park(err)
+		}
+		return 0, err
+	}
+	if p.node.Load() == nil {
+		return 0, nil // told to stop before the log was open
+	}
+	return p.serve()
+}
+
+// parkable reports whether an error of the start is about the log's device: a wrong setting
+// or an address in use is for the operator to mend at once.
+func parkable(err error) bool {
+	switch CodeOf(err) {
+	case wire.CodeLogFailed, wire.CodeDamaged, wire.CodeFenced:
+		return true
+	}
+	return false
+}
+
+func (p *process) warnUnknown() {
+	for _, u := range settings.Unknown() {
+		p.Log.Warn("unknown setting is ignored", "setting", u.Name, "nearest", u.Nearest)
+	}
+}
+
+// open brings everything up but the child. The socket is taken before the log is touched:
+// of two sidecars with one socket the second must not begin an epoch.
+func (p *process) open(ctx context.Context) error {
+	target, err := findTarget(p.Settings)
+	if err != nil {
+		return err
+	}
+	if err := target.makeDirectories(p.Settings); err != nil {
+		return err
+	}
+	budget := session.NewBudget(int64(p.Settings.Memory) / sessionShare)
+	server := "walsidecar " + ThisBuild().Version
+	p.host = session.NewHost(session.Options{Log: p.hosted, Budget: budget, Server: server, Logger: p.Log})
+	if err := p.openAdmin(); err != nil {
+		return err
+	}
+	if err := p.openDoor(); err != nil {
+		return err
+	}
+	p.path = target.path
+	p.phase.Store(new(recovering))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	opened := make(chan struct{})
+	go func() {
+		select {
+		case s := <-p.stop:
+			p.Log.Info("told to stop before the log was open", "signal", s.String())
+			cancel(errStopped)
+		case <-opened:
+		}
+	}()
+	n, err := node.Open(ctx, node.Config{
+		Path: target.path, SizeBytes: int64(p.Settings.WALSize), Node: string(p.Settings.Node), Store: string(target.store),
+		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
+		SlowAfter: p.Settings.SlowAppend, Server: server, Sessions: budget, Log: p.Log,
+	})
+	close(opened)
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errStopped) {
+			return nil
+		}
+		return err
+	}
+	p.node.Store(n)
+	p.sayWhatHolds(target, n)
+	return nil
+}
+
+// errStopped is the cause of a start that a signal ended.
+var errStopped = errors.New("told to stop")
+
+// stallAfter is L where it was asked for; else the log's own holds.
+func (p *process) stallAfter() time.Duration {
+	if p.Settings.SourceOf("WALSIDECAR_STALL") == settings.FromDefault {
+		return 0
+	}
+	return p.Settings.Stall
+}
+
+// sayWhatHolds logs what an operator has to know about this start.
+func (p *process) sayWhatHolds(t *target, n *node.Node) {
+	s := n.Status()
+	p.Log.Info("device", "kind", s.Device.Kind, "model", s.Device.Model, "size_bytes", s.Device.SizeBytes,
+		"block_bytes", s.Device.BlockBytes, "write_cache", s.Device.WriteCache)
+	if asked := int64(p.Settings.WALSize); asked != 0 && asked != s.Device.SizeBytes {
+		p.Log.Warn("WALSIDECAR_WAL_SIZE is for a new log; this one keeps its size", "asked_bytes", asked, "size_bytes", s.Device.SizeBytes)
+	}
+	if t.isDevice {
+		p.Log.Warn("nothing fences an earlier owner in this version: exclusivity rests on the volume being attached to one host at a time", "fence", "attach")
+	}
+	if t.store != settings.NoStore {
+		p.Log.Warn("this version does not upload: records stay in the log, and a full log refuses appends", "store", string(t.store))
+	}
+}
+
+// hosted is the log that a client selects: by UUID, by node name, or "" for the own one.
+func (p *process) hosted(selector string) session.Backend {
+	n := p.node.Load()
+	if n == nil {
+		return nil
+	}
+	if w := n.Welcome(); selector == "" || selector == w.Node || selector == uuidText(w.Log) {
+		return n
+	}
+	return nil
+}
+
+func (p *process) openDoor() error {
+	access, err := uds.OwnAccess()
+	if err != nil {
+		return err
+	}
+	mode := uds.DefaultMode
+	allow := p.Settings.Allow
+	if len(allow.UIDs)+len(allow.GIDs) > 0 {
+		// Others than the file's owner and group must get as far as the check of who they are.
+		mode = 0o666
+		access.UIDs = append(access.UIDs, allow.UIDs...)
+		access.GIDs = append(access.GIDs, allow.GIDs...)
+	}
+	p.door, err = uds.Listen(uds.Options{Path: string(p.Settings.Socket), Mode: mode, Access: access, Host: p.host, Logger: p.Log})
+	return err
+}
+
+func (p *process) openAdmin() error {
+	if p.Settings.Admin.Off() {
+		return nil
+	}
+	build := ThisBuild()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(admin.NewCollector(admin.Sources{
+		Version: build.Version, Revision: build.Revision, GoVersion: build.Go,
+		Ready: func() bool { return p.ready() == nil },
+		Node:  p.node.Load,
+		Host:  p.host,
+	}))
+	admin.RegisterRuntime(registry)
+	var err error
+	p.admin, err = admin.Listen(admin.Options{
+		Address: string(p.Settings.Admin), PProf: p.Settings.PProf == "on",
+		Parked: p.parkedOn, Ready: p.ready, Status: p.status, Gatherer: registry, Log: p.Log,
+	})
+	return err
+}
+
+// ready says why clients cannot be served now.
+func (p *process) ready() error {
+	if now := *p.phase.Load(); now != serving {
+		return errors.New(string(now))
+	}
+	return nil
+}
+
+func (p *process) parkedOn() error {
+	if err := p.parked.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// status is what /status shows: the log's own status once there is one.
+func (p *process) status() any {
+	if n := p.node.Load(); n != nil {
+		return n.Status()
+	}
+	s := struct {
+		State   string `json:"state"`
+		Failure string `json:"failure,omitempty"`
+	}{State: string(*p.phase.Load())}
+	if err := p.parkedOn(); err != nil {
+		s.Failure = err.Error()
+	}
+	return s
+}
+
+// serve opens the doors and waits for the end.
+func (p *process) serve() (int, error) {
+	n := p.node.Load()
+	go func() { p.doorDone <- p.door.Serve() }()
+	p.phase.Store(new(serving))
+	attributes := []any{"socket", p.Settings.Socket.Absolute(), "log", p.path, "start_seconds", time.Since(p.began).Seconds()}
+	if p.admin != nil {
+		attributes = append(attributes, "admin", p.admin.Addr().String())
+	}
+	p.Log.Info("serving", attributes...)
+	var childDone <-chan struct{}
+	if len(p.Child) > 0 {
+		var err error
+		if p.child, err = startChild(p.Child, p.Settings.Socket); err != nil {
+			return 0, errors.Join(err, p.shutDown(n))
+		}
+		childDone = p.child.done
+	}
+	select {
+	case s := <-p.stop:
+		p.Log.Info("shutting down", "signal", s.String())
+		return 0, p.shutDown(n)
+	case <-childDone:
+		code := p.child.exitCode()
+		p.Log.Info("shutting down: the child process has ended", "exit_code", code)
+		return code, p.shutDown(n)
+	case err := <-p.doorDone:
+		return 0, errors.Join(fmt.Errorf("socket %s: %w", p.door.Path(), err), p.shutDown(n))
+	case err := <-n.Failed():
+		return 0, p.fail(n, err)
+	}
+}
+
+// shutDown stops the child, serves until the last session has ended or the deadline has
+// passed, and closes the log in order. A second signal ends the waiting.
+func (p *process) shutDown(n *node.Node) error {
+	p.phase.Store(new(draining))
+	deadline := time.Now().Add(p.Settings.Drain)
+	hurry := make(chan struct{})
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case s := <-p.stop:
+			p.Log.Info("told to stop again: not waiting any longer", "signal", s.String())
+			close(hurry)
+		case <-over:
+		}
+	}()
+	if p.child != nil {
+		p.child.stop(time.Until(deadline), hurry)
+	}
+	if err := p.awaitSessions(n, deadline, hurry); err != nil {
+		return p.fail(n, err)
+	}
+	p.door.Drain()
+	ctx, cancel := context.WithTimeout(context.Background(), p.Settings.Stall+closeMargin)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		return fmt.Errorf("close the log: %w", err)
+	}
+	p.Log.Info("the log is closed")
+	return nil
+}
+
+// awaitSessions waits until no session is left, the deadline, or hurry. The error is that of
+// a log that failed meanwhile.
+func (p *process) awaitSessions(n *node.Node, deadline time.Time, hurry <-chan struct{}) error {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	poll := time.NewTicker(sessionPoll)
+	defer poll.Stop()
+	for p.host.Stats().Sessions > 0 {
+		select {
+		case <-poll.C:
+		case <-timer.C:
+			p.Log.Info("the drain deadline has passed", "sessions", p.host.Stats().Sessions)
+			return nil
+		case <-hurry:
+			return nil
+		case err := <-n.Failed():
+			return err
+		}
+	}
+	return nil
+}
+
+// fail takes the doors down after the log has failed, and stays parked if it was told to.
+// The commit loop has answered what was waiting by then.
+func (p *process) fail(n *node.Node, cause error) error {
+	p.phase.Store(new(failed))
+	p.Log.Error("the log has failed: what was not answered has an unknown outcome", "error", cause.Error())
+	p.door.Drain()
+	p.host.Goodbye(CodeOf(cause), cause.Error())
+	if p.child != nil {
+		p.child.stop(p.Settings.Drain, p.signalled())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeMargin)
+	defer cancel()
+	_ = n.Close(ctx) // it has failed; this only gives the device back
+	if p.Settings.OnFatal == "park" {
+		p.park(cause)
+	}
+	return cause
+}
+
+// signalled is closed at the next signal.
+func (p *process) signalled() <-chan struct{} {
+	c := make(chan struct{})
+	go func() {
+		<-p.stop
+		close(c)
+	}()
+	return c
+}
+
+// park waits for a signal with only the admin address alive.
+func (p *process) park(cause error) {
+	p.closeDoors()
+	p.phase.Store(new(failed))
+	p.parked.Store(&cause)
+	p.Log.Error("parked: only the admin address is alive (WALSIDECAR_ON_FATAL=park)", "error", cause.Error())
+	<-p.stop
+}
+
+// closeDoors ends the sessions and gives the socket up. It may be called twice.
+func (p *process) closeDoors() {
+	p.doors.Do(func() {
+		if p.host != nil {
+			p.host.Close()
+		}
+		if p.door != nil {
+			p.door.Close()
+		}
+	})
+}
+
+// close ends everything but the log.
+func (p *process) close() {
+	p.closeDoors()
+	if p.admin != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), adminPatience)
+		defer cancel()
+		_ = p.admin.Close(ctx) // a request that does not end must not keep the process
+	}
+}
