@@ -88,12 +88,16 @@ func (d *Disk) Crash() {
 }
 
 func (d *Disk) crash() {
-	d.note(nil, "crash", 0, 0, 0, d.settleCache(d.odds.flush()))
 	var flight []*Write
 	for _, v := range d.views {
 		flight = append(flight, v.kill()...)
 	}
 	d.views = nil
+	// What a write in flight has in the cache shares the write's own fate.
+	for _, w := range flight {
+		d.uncache(w)
+	}
+	d.note(nil, "crash", 0, 0, 0, d.settleCache(d.odds.flush()))
 	d.settleAll(flight)
 }
 
