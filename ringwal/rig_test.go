@@ -44,7 +44,12 @@ type disk struct {
 	badFrom int64 // reads that touch [badFrom, badTo) fail
 	badTo   int64
 	failed  func(offset int64) error // of a write, nil: none
-	reads   int
+	journal *[]journaled             // every write, where it is kept
+}
+
+type journaled struct {
+	offset int64
+	b      []byte
 }
 
 func newDisk(size int64, block int) *disk { return &disk{b: make([]byte, size), block: block} }
@@ -72,7 +77,6 @@ func (d *disk) check(op device.Op, n int, offset int64) error {
 }
 
 func (d *disk) ReadAt(p []byte, offset int64) (int, error) {
-	d.reads++
 	if err := d.check(device.OpRead, len(p), offset); err != nil {
 		return 0, err
 	}
@@ -92,6 +96,9 @@ func (d *disk) WriteSync(p []byte, offset int64) error {
 		}
 	}
 	copy(d.b[offset:], p)
+	if d.journal != nil {
+		*d.journal = append(*d.journal, journaled{offset, bytes.Clone(p)})
+	}
 	return nil
 }
 
@@ -275,7 +282,12 @@ func (r *rig) issue(value byte, n int) *Frame {
 }
 
 // land writes a frame without telling the log.
-func (r *rig) land(f *Frame) { copy(r.d.b[f.Offset:], f.Buf) }
+func (r *rig) land(f *Frame) {
+	r.t.Helper()
+	if err := r.d.WriteSync(f.Buf, f.Offset); err != nil {
+		r.t.Fatal(err)
+	}
+}
 
 // items are the first bytes of the bodies of the log's data frames, in order.
 func (r *rig) items() (string, error) {
