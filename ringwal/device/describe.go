@@ -42,7 +42,8 @@ type Info struct {
 }
 
 // Describe asks the kernel about the device or file at path. It opens it for
-// reading, reads nothing and changes nothing; safe on a live one.
+// reading, reads nothing and changes nothing; safe on a live one. Beside an error,
+// such as ErrNoDirectIO, Info holds what was found out before.
 func Describe(path string) (Info, error) {
 	info := Info{Path: path}
 	resolved, err := filepath.EvalSymlinks(path)
@@ -87,7 +88,7 @@ func (i *Info) askBlock() error {
 }
 
 func (i *Info) askFile() error {
-	fd, err := unix.Open(i.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := openDirect(i.Path, unix.O_RDONLY)
 	if err != nil {
 		return openError(i.Path, err)
 	}

@@ -197,6 +197,23 @@ func TestNoDirectIOIsRefusedByName(t *testing.T) {
 	wantError(t, err, ErrNoDirectIO, path, "ramfs")
 }
 
+// ext4 that journals data takes O_DIRECT and buffers all the same.
+func TestDirectIOInNameOnlyIsRefused(t *testing.T) {
+	disk, _ := newLoop(t, 64<<20, 512)
+	needRoot(t, "mkfs.ext4", "mount")
+	command(t, "mkfs.ext4", "-q", disk)
+	at := mountAt(t, "-o", "data=journal", disk)
+	path := filepath.Join(at, "wal")
+	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(path, OpenOptions{})
+	if err == nil {
+		t.Skip("skipped: this kernel does not tell (before Linux 6.1)")
+	}
+	wantError(t, err, ErrNoDirectIO, path)
+}
+
 func wantGone(t *testing.T, path string) {
 	t.Helper()
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {

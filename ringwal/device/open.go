@@ -57,7 +57,7 @@ func openBlock(path string, o OpenOptions) (*raw, error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	r := &raw{path: path, fd: fd, readOnly: o.ReadOnly}
+	r := newRaw(path, fd, o)
 	if err := r.askBlock(); err != nil {
 		_ = unix.Close(fd)
 		return nil, err
@@ -100,7 +100,7 @@ func openFile(path string, o OpenOptions) (*raw, error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	r := &raw{path: path, fd: fd, readOnly: o.ReadOnly}
+	r := newRaw(path, fd, o)
 	if err := r.askFile(o); err != nil {
 		_ = unix.Close(fd)
 		return nil, err
@@ -170,9 +170,23 @@ func fileAlignment(path string, fd int) (int, error) {
 		return MinBlockBytes, nil
 	}
 	if st.Dio_offset_align == 0 {
-		return 0, noDirectIO(path, fd)
+		// No direct I/O: ext4 with journalled data takes O_DIRECT and goes
+		// through the page cache all the same. But an emulator (qemu-user)
+		// may have passed on the mask without the values.
+		if !insistsOnAlignment(fd) {
+			return 0, noDirectIO(path, fd)
+		}
+		return MinBlockBytes, nil
 	}
 	return int(max(st.Dio_offset_align, st.Dio_mem_align)), nil
+}
+
+// insistsOnAlignment reports whether a read of one byte fails, as it does where
+// I/O really is direct.
+func insistsOnAlignment(fd int) bool {
+	var b [1]byte
+	_, err := unix.Pread(fd, b[:], 1)
+	return errors.Is(err, unix.EINVAL)
 }
 
 // setGeometry rounds size down to whole blocks.
@@ -192,7 +206,8 @@ func accessMode(o OpenOptions) int {
 	if o.ReadOnly {
 		return unix.O_RDONLY
 	}
-	return unix.O_RDWR
+	// O_DSYNC as well, for where there is no pwritev2: see pwriteSync.
+	return unix.O_RDWR | unix.O_DSYNC
 }
 
 // openDirect opens with O_DIRECT and makes sure that the kernel took it: a

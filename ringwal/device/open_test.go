@@ -40,8 +40,8 @@ func TestDirectIOIsOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if flags&unix.O_DIRECT == 0 {
-		t.Fatalf("flags %#x: no O_DIRECT", flags)
+	if flags&unix.O_DIRECT == 0 || flags&unix.O_DSYNC == 0 {
+		t.Fatalf("flags %#x: want O_DIRECT and O_DSYNC", flags)
 	}
 	if flags, err = unix.FcntlInt(uintptr(r.fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
 		t.Fatalf("descriptor flags %#x (%v): a child would inherit the claim", flags, err)

@@ -14,6 +14,7 @@ type raw struct {
 	size     int64
 	block    int
 	readOnly bool
+	pwritev2 bool // the kernel has it
 
 	// users counts the calls that hold fd, plus closing once Close was
 	// called. The last one out closes fd: were it closed under a call, the
@@ -24,6 +25,11 @@ type raw struct {
 
 // closing is far above any number of concurrent calls.
 const closing = int64(1) << 40
+
+func newRaw(path string, fd int, o OpenOptions) *raw {
+	_, err := unix.Pwritev2(fd, nil, 0, unix.RWF_DSYNC) // of nothing
+	return &raw{path: path, fd: fd, readOnly: o.ReadOnly, pwritev2: !errors.Is(err, unix.ENOSYS)}
+}
 
 func (r *raw) Path() string     { return r.path }
 func (r *raw) SizeBytes() int64 { return r.size }
@@ -146,12 +152,20 @@ func (r *raw) pread(p []byte, offset int64) (int, error) {
 	}
 }
 
+// pwriteSync asks for data sync with the write itself. Where the call is missing
+// (an emulator, a sandbox) the descriptor's O_DSYNC does the same.
 func (r *raw) pwriteSync(p []byte, offset int64) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
 	for {
-		n, err := unix.Pwritev2(r.fd, [][]byte{p}, offset, unix.RWF_DSYNC)
+		var n int
+		var err error
+		if r.pwritev2 {
+			n, err = unix.Pwritev2(r.fd, [][]byte{p}, offset, unix.RWF_DSYNC)
+		} else {
+			n, err = unix.Pwrite(r.fd, p, offset)
+		}
 		if !errors.Is(err, unix.EINTR) {
 			return max(n, 0), err
 		}

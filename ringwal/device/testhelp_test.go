@@ -148,7 +148,7 @@ func newLoop(t testing.TB, sizeBytes int64, sector int, args ...string) (loop, f
 	t.Helper()
 	needRoot(t, "losetup")
 	file = filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
+	if err := os.WriteFile(file, make([]byte, 4096), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(file, sizeBytes); err != nil {
