@@ -131,12 +131,13 @@ func (c *Committer) trimReserve() uint64 {
 	return min(need, c.geometry.CapacityBytes/TrimReserveShare)
 }
 
-// leavesRoomToTrim reports whether n bytes of class leave trimReserve to what frees
-// space. The log itself keeps half of its control reserve for that, which is enough
-// for a few hundred streams; what more of them need is kept here.
+// leavesRoomToTrim reports whether n bytes of class leave enough to what frees
+// space: the reserve for emptying every stream, and as much again for trims of half a
+// stream. The log itself keeps half of its control reserve for that, which is enough
+// for a hundred streams or so; what more of them need is kept here.
 func (c *Committer) leavesRoomToTrim(class ringwal.Class, n int) bool {
 	kept := c.geometry.ControlReserveBytes() / 2
-	if need := c.trimReserve(); class != ringwal.ClassFree && need > kept {
+	if need := 2 * c.trimReserve(); class != ringwal.ClassFree && need > kept {
 		return c.log.Room(class) >= uint64(n)+need-kept
 	}
 	return true

@@ -198,6 +198,7 @@ func TestItemsRefusesWhatIsNotWellFormed(t *testing.T) {
 		{"record longer than its batch", strings.Replace(batch, "01000000 61", "09000000 61", 1), "inside a record"},
 		{"record of 4 GiB twice", strings.Replace(batch, "00000000 01000000 61", "ffffffff ffffffff 61", 1), "inside a record"},
 		{"record padding not zero", strings.Replace(batch, "61 00", "61 01", 1), "padding of a record"},
+		{"record padding outside of its batch", "31" + batch[2:], "inside a record"},
 		{"bytes after the last record", "40" + batch[2:] + "0000000000000000", "follow the last record"},
 	} {
 		err := Items(unhex(t, c.hex), 0, func(*Item) error { return nil })

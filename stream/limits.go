@@ -33,8 +33,8 @@ const (
 	// checkpoint may take, so that they cannot keep streams from being made.
 	SessionShare = 2
 	// TrimReserveShare: at most 1/TrimReserveShare of the ring is kept for emptying
-	// streams one by one.
-	TrimReserveShare = 8
+	// streams one by one, and as much for trims of half a stream.
+	TrimReserveShare = 16
 	// CheckpointShare: appends are short of room when less than 1/CheckpointShare of
 	// the ring is left to them; as much must be gained by a checkpoint before that.
 	CheckpointShare = 8

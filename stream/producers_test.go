@@ -210,6 +210,31 @@ func TestARefusalNeedsASlotToo(t *testing.T) {
 	refusalOf(t, err, ErrOffsetMismatch)
 }
 
+func TestResultRingIsAQueue(t *testing.T) {
+	rng := random(t)
+	var ring resultRing
+	var want []uint64
+	for sequence := range uint64(20_000) {
+		if rng.IntN(3) == 0 {
+			n := rng.IntN(len(want) + 1)
+			if rng.IntN(4) > 0 {
+				n = min(n, 2)
+			}
+			ring.drop(n)
+			want = want[n:]
+		}
+		ring.push(resultSlot{sequence: sequence})
+		want = append(want, sequence)
+		if ring.used != len(want) || len(ring.slots) > 2*20_000 {
+			t.Fatalf("%d slots in use of %d, want %d", ring.used, len(ring.slots), len(want))
+		}
+		i := rng.IntN(len(want))
+		if ring.at(i).sequence != want[i] || ring.search(want[i]) != i || ring.search(want[0]) != 0 || ring.search(sequence+1) != len(want) {
+			t.Fatalf("slot %d has sequence %d, want %d", i, ring.at(i).sequence, want[i])
+		}
+	}
+}
+
 func TestNamedProducer(t *testing.T) {
 	w := newWorld(t, smallRing)
 	a := w.stream("a")
