@@ -41,9 +41,20 @@ func TestImageStagesByHand(t *testing.T) {
 		t.Fatal(err)
 	}
 	buildStage(t, filepath.Join(root, "walsidecar"))
-	if err := os.Mkdir(filepath.Join(root, "data"), 0o755); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{"data", "proc"} {
+		if err := os.Mkdir(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
+	// What every engine brings.
+	if err := syscall.Mount("proc", filepath.Join(root, "proc"), "proc", 0, ""); err != nil {
+		t.Skipf("no /proc for the image: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(filepath.Join(root, "proc"), syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := os.Chown(filepath.Join(root, "data"), user, user); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +73,7 @@ func TestImageStagesByHand(t *testing.T) {
 	if err := serve.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = serve.Process.Kill() }()
+	t.Cleanup(func() { _ = serve.Process.Kill() })
 	deadline := time.Now().Add(patience)
 	for inside(t.Context(), healthcheck...).Run() != nil {
 		if time.Now().After(deadline) {

@@ -14,10 +14,29 @@ import (
 // isClean reports whether the log was closed in order.
 func isClean(t *testing.T, h *host) bool {
 	t.Helper()
-	type description struct {
-		Clean bool `json:"clean"`
+	return newestSuperblock(t, h, h.path("wal")).Clean
+}
+
+// superblock is what inspect shows of one.
+type superblock struct {
+	UUID  string `json:"log_uuid"`
+	Node  string `json:"node"`
+	Epoch uint64 `json:"epoch"`
+	Clean bool   `json:"clean"`
+}
+
+// newestSuperblock is the one in force, as inspect shows it.
+func newestSuperblock(t *testing.T, h *host, path string) superblock {
+	t.Helper()
+	type inspection struct {
+		Newest      int          `json:"newest_slot"`
+		Superblocks []superblock `json:"superblocks"`
 	}
-	return decode[description](t, h.must("inspect", h.path("wal"), "--json"))[0].Clean
+	report := decode[inspection](t, h.must("inspect", path, "--json"))[0]
+	if report.Newest < 0 {
+		t.Fatalf("%s has no superblock", path)
+	}
+	return report.Superblocks[report.Newest]
 }
 
 func TestSIGTERMWithoutSessionsSealsAtOnce(t *testing.T) {
@@ -160,7 +179,7 @@ func TestAdminEndpoints(t *testing.T) {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
-	if code, body := get("/status"); code != 200 || !strings.Contains(body, "./objects") || !strings.Contains(body, "nothing is uploaded") {
+	if code, body := get("/status"); code != 200 || !strings.Contains(body, "./objects") || !strings.Contains(body, "does not upload") {
 		t.Errorf("/status: %d %s", code, body)
 	}
 	if exists(h.path("objects")) {
@@ -172,7 +191,7 @@ func TestAdminEndpoints(t *testing.T) {
 	}
 	for _, metric := range []string{
 		`walsidecar_build_info{`, `walsidecar_append_stage_seconds_bucket{`, "walsidecar_append_seconds_count ",
-		"walsidecar_frames_written_total ", "walsidecar_frame_bytes_written_total ", "walsidecar_payload_bytes_total ",
+		`walsidecar_frames_written_total{kind="data"} `, "walsidecar_device_written_bytes_total ", "walsidecar_payload_bytes_total ",
 		"walsidecar_frames_in_flight ", "walsidecar_durable_position_bytes ", "walsidecar_trim_position_bytes ",
 		"walsidecar_log_used_bytes ", "walsidecar_log_capacity_bytes ", "walsidecar_log_full_in_seconds ",
 		"walsidecar_sessions ", `walsidecar_errors_total{code="log_full"} 0`, "walsidecar_ready 1",

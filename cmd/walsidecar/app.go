@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,6 +30,7 @@ type app struct {
 // run parses the arguments, runs one subcommand, reports its error on stderr and returns
 // the exit code.
 func (a *app) run(args []string) int {
+	a.json = asksForJSON(args)
 	root := &cobra.Command{
 		Use:           "walsidecar",
 		Short:         "a write-ahead log as a local socket",
@@ -41,7 +43,7 @@ func (a *app) run(args []string) int {
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.PersistentFlags().BoolVar(&a.json, "json", false, "print objects, one JSON line each; errors too, on standard error")
+	root.PersistentFlags().BoolVar(&a.json, "json", a.json, "print objects, one JSON line each; errors too, on standard error")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
 		newServeCommand(a), newFormatCommand(a),
@@ -58,6 +60,16 @@ func (a *app) run(args []string) int {
 	shown := explain(err)
 	a.printError(shown)
 	return shown.exit
+}
+
+// asksForJSON reports whether --json is among the arguments: a mistake among the flags is
+// found before they are parsed, and is to be shown as an object too.
+func asksForJSON(args []string) bool {
+	end := slices.Index(args, "--")
+	if end < 0 {
+		end = len(args)
+	}
+	return slices.Contains(args[:end], "--json")
 }
 
 // usageError is a mistake in what was typed.

@@ -132,7 +132,7 @@ func appendLines(ctx context.Context, in io.Reader, client *walsidecar.Client, w
 
 func submitLines(ctx context.Context, in io.Reader, client *walsidecar.Client, stream string, tickets chan<- walsidecar.Ticket, options []walsidecar.AppendOption, expect bool) error {
 	r := bufio.NewReaderSize(in, 64<<10)
-	for {
+	for count := 0; ; count++ {
 		line, err := r.ReadBytes('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read standard input: %w", err)
@@ -142,7 +142,7 @@ func submitLines(ctx context.Context, in io.Reader, client *walsidecar.Client, s
 		}
 		ticket, submitErr := client.Submit(ctx, stream, bytes.TrimSuffix(line, []byte("\n")), options...)
 		if submitErr != nil {
-			return submitErr
+			return recordError(count, submitErr)
 		}
 		if expect {
 			options, expect = options[1:], false // the condition is the first record's
@@ -158,6 +158,9 @@ func submitLines(ctx context.Context, in io.Reader, client *walsidecar.Client, s
 	}
 }
 
+// recordError says which record of the input failed, counted from 0.
+func recordError(n int, err error) error { return fmt.Errorf("record %d of the input: %w", n, err) }
+
 // appendWriter prints results as they come.
 type appendWriter struct {
 	app    *app
@@ -170,7 +173,7 @@ func (w *appendWriter) printAll(ctx context.Context, tickets <-chan walsidecar.T
 	for ticket := range tickets {
 		result, err := ticket.Wait(ctx)
 		if err != nil {
-			return fmt.Errorf("record %d of the input: %w", w.count, err)
+			return recordError(w.count, err)
 		}
 		if err := w.print(result); err != nil {
 			return err

@@ -21,11 +21,11 @@ func newProducerCommand(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return ask(cmd, func(ctx context.Context, c *walsidecar.Client) error {
 				if remove {
-					return c.RemoveProducer(ctx, args[0])
+					return producerError(args[0], c.RemoveProducer(ctx, args[0]))
 				}
 				info, err := c.Producer(ctx, args[0])
 				if err != nil {
-					return err
+					return producerError(args[0], err)
 				}
 				if a.json {
 					return a.printJSON(producerLine{Name: info.Name, LastSequence: info.LastSequence})
@@ -38,6 +38,13 @@ func newProducerCommand(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&remove, "remove", false, "forget the producer and its last sequence")
 	addClientFlags(cmd)
 	return cmd
+}
+
+func producerError(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("producer %q: %w", name, err)
 }
 
 // producerLine is what producer --json prints.
