@@ -124,6 +124,13 @@ func (c *Client) handleResult(h wire.Header, body []byte) error {
 	if len(m.Placed) > 0 {
 		result.Offset = m.Placed[0].Offset
 	}
+	if r.sequence == 0 && m.Duplicate && r.absent {
+		c.finish(r, Result{}, newError(wire.CodeOutOfSequence, opAppend, r.label(),
+			"not appended: while the log was full for it, a later sequence of the producer was accepted"))
+		c.flight.advance()
+		c.settle()
+		return nil
+	}
 	if r.sequence == 0 && m.Duplicate {
 		result = Result{Duplicate: true, LastSequence: m.LastSequence}
 	} else if r.streams != nil {
@@ -156,12 +163,8 @@ func (c *Client) succeed(r *request, result Result) {
 	c.flight.advance()
 }
 
-// usedUp notes that the sequence of r was answered for good.
-func (c *Client) usedUp(r *request) {
-	if r.sequence != 0 {
-		c.producer.answered = r.sequence
-	}
-}
+// usedUp notes that the log has used up the sequence of r.
+func (c *Client) usedUp(r *request) { c.producer.usedUp = max(c.producer.usedUp, r.sequence) }
 
 func (c *Client) handleError(h wire.Header, body []byte) error {
 	var m wire.Error
@@ -199,9 +202,13 @@ func (c *Client) refused(r *request, m *wire.Error) {
 	case m.Logged, m.Code == wire.CodeSequenceExpired && session:
 		c.usedUp(r)
 		c.finish(r, Result{}, err)
+	case session && c.stall.certain:
+		c.refusedBehind(r) // for whatever reason now
 	case passes(m.Code), m.Code == wire.CodeLogFull && c.options.waitWhileFull:
+		// It says nothing of what became of the request on an earlier connection.
+		sent := m.Code != wire.CodeLogFull && (r.sent || err.OutcomeUnknown)
 		c.hold(r)
-		r.sent = err.OutcomeUnknown
+		r.sent, r.absent = sent, !sent
 	case session:
 		c.sessionRefused(r, m.Code, err)
 	default:
@@ -238,6 +245,7 @@ func (c *Client) sessionRefused(r *request, code wire.Code, err *Error) {
 		c.producer.renew = c.producer.renew || err.OutcomeUnknown
 		if code == wire.CodeLogFull {
 			c.stall.full = err
+			c.room.refuse(err)
 		}
 		c.finish(r, Result{}, err)
 	}
@@ -250,15 +258,24 @@ func (c *Client) refusedBehind(r *request) {
 		c.hold(r)
 		return
 	}
-	err := *c.stall.full
-	err.Message = "not appended: the log was full for a record before it"
-	c.finish(r, Result{}, &err)
+	c.finish(r, Result{}, c.stall.full.behind(r.label()))
 }
 
-// hold keeps a request that was refused, to be sent again.
+// behind is the error of what was to follow a record for which the log was full.
+func (e *Error) behind(stream string) *Error {
+	next := *e
+	next.Message = "not appended: the log was full for a record before it"
+	next.Entry, next.Actual = -1, nil
+	if next.Stream == "" {
+		next.Stream = stream
+	}
+	return &next
+}
+
+// hold keeps a request that the log is known not to have, to be sent again.
 func (c *Client) hold(r *request) {
 	c.stall.begin()
-	r.held, r.sent = true, false
+	r.held, r.sent, r.absent = true, false, true
 }
 
 // passes tells the refusals that have to do with the sidecar, not with the
@@ -309,6 +326,11 @@ func (c *Client) settle() {
 	f := &c.flight
 	for f.head < f.tail && f.at(f.head).pending == nil {
 		f.drop()
+	}
+	if f.len() == 0 {
+		c.producer.acked = c.producer.usedUp
+	} else if oldest := f.at(f.head).sequence; oldest != 0 {
+		c.producer.acked = max(c.producer.acked, min(oldest-1, c.producer.usedUp))
 	}
 	c.endFlushes()
 	if c.stall.active && f.next == f.tail && c.conn != nil {

@@ -156,6 +156,9 @@ func (c *Client) admitSlowly(ctx context.Context, a *appending) (Ticket, error) 
 	for {
 		c.mu.Lock()
 		missing, err := c.prepare(a)
+		if err == nil && place != nil && place.refused != nil {
+			err = place.refused.behind(a.stream)
+		}
 		switch {
 		case err != nil:
 			leave()
@@ -328,6 +331,9 @@ func (c *Client) headersBlock(a *appending, own []Header) ([]byte, error) {
 	if len(block) > wire.MaxHeadersBytes {
 		return nil, a.tooLarge("headers, in bytes,", len(block), wire.MaxHeadersBytes)
 	}
+	if err := wire.CheckHeaders(block); err != nil {
+		return nil, newError(wire.CodeBadRequest, opAppend, a.stream, err.Error())
+	}
 	c.headers = append(c.headers, block...)
 	return c.headers[start:], nil
 }
@@ -351,7 +357,7 @@ func (c *Client) enqueue(a *appending) Ticket {
 	if a.producer == "" {
 		r.sequence = c.producer.next
 		c.producer.next++
-		m.Sequence, m.Acked = r.sequence, c.producer.answered
+		m.Sequence, m.Acked = r.sequence, c.producer.acked
 	}
 	if c.conn != nil {
 		r.id = c.nextID

@@ -124,6 +124,7 @@ type request struct {
 	slots    int          // of the session producer's window
 	sent     bool         // on an earlier connection, and not known to be refused there
 	held     bool         // refused without using up its sequence; is sent again after the stall
+	absent   bool         // the log is known not to have it
 }
 
 // answered reports whether the answer on this connection has come.

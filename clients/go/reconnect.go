@@ -11,14 +11,15 @@ import (
 	"github.com/walsidecar/walsidecar/wire"
 )
 
-// sessionProducer is the producer that the log issued to this client. Requests
-// have the sequences answered+1, answered+2 and so on, in the order of the flight.
+// sessionProducer is the producer that the log issued to this client. Sequences
+// grow by one from request to request, in the order of the flight.
 type sessionProducer struct {
-	id       uint64 // 0: none yet
-	next     uint64 // sequence of the next request
-	answered uint64 // the highest sequence that was used up and answered
-	window   int    // slots
-	renew    bool   // the id must not be used on another connection
+	id     uint64 // 0: none yet
+	next   uint64 // sequence of the next request
+	usedUp uint64 // the highest sequence that the log is known to have used up
+	acked  uint64 // every sequence up to it was answered
+	window int    // slots
+	renew  bool   // the id must not be used on another connection
 }
 
 // run keeps the client connected until it ends.
@@ -131,7 +132,7 @@ func (c *Client) rebuild() {
 	f := &c.flight
 	keep := f.head
 	f.bytes, f.slots = 0, 0
-	c.producer.next = c.producer.answered + 1
+	c.producer.next = c.producer.usedUp + 1
 	for number := f.head; number < f.tail; number++ {
 		r := *f.at(number)
 		if r.pending == nil {
@@ -148,8 +149,8 @@ func (c *Client) rebuild() {
 			if !r.sent { // else it is bound to its sequence
 				r.sequence = c.producer.next
 			}
-			c.producer.next = r.sequence + 1
-			c.encode.Producer, c.encode.Sequence, c.encode.Acked = c.producer.id, r.sequence, c.producer.answered
+			c.producer.next = max(c.producer.next, r.sequence+1)
+			c.encode.Producer, c.encode.Sequence, c.encode.Acked = c.producer.id, r.sequence, c.producer.acked
 		}
 		r.id, r.held = 0, false
 		if c.conn != nil {
@@ -196,7 +197,7 @@ func (c *Client) uninstall(why error) {
 			c.producer.renew = true
 			c.refusedBehind(r)
 		case r.id != 0 && r.chunk.sent > r.at:
-			r.sent = true
+			r.sent, r.absent = true, false
 		}
 	}
 	calls := c.calls

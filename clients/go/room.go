@@ -4,6 +4,7 @@ package walsidecar
 type waiter struct {
 	wake        chan struct{} // capacity 1
 	size, slots int           // of what it wants to submit
+	refused     *Error        // it need not wait: the log is full
 }
 
 // waiters stand in line for room. The first one stays in line until it has
@@ -25,12 +26,18 @@ func (w *waiters) leave(one *waiter) {
 	}
 }
 
-func (w waiters) signalFirst() {
-	if len(w) > 0 {
-		select {
-		case w[0].wake <- struct{}{}:
-		default: // it is awake and will look again
-		}
+func (w *waiter) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // it is awake and will look again
+	}
+}
+
+// refuse sends everybody away.
+func (w waiters) refuse(err *Error) {
+	for _, one := range w {
+		one.refused = err
+		one.signal()
 	}
 }
 
@@ -74,6 +81,6 @@ func (c *Client) madeRoom() {
 	requests, bytes := c.requestLimit(), c.byteLimit()
 	roomy := f.len() <= requests-requests/8 && f.bytes <= bytes-bytes/8
 	if c.hasRoom(first.size, first.slots) && (roomy || f.len() == 0) {
-		c.room.signalFirst()
+		first.signal()
 	}
 }
