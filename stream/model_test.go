@@ -276,6 +276,9 @@ func (r *run) step() {
 	case 6:
 		r.trim()
 		r.settle()
+		if !r.directory.sameAs(r.c.Table()) {
+			r.t.Error("everything is durable and the directory shows other streams than the table")
+		}
 	case 7, 8:
 		r.log.CloseFrame(0)
 		r.write(r.rng.IntN(3))
