@@ -328,9 +328,9 @@ func (c *Client) settle() {
 		f.drop()
 	}
 	if f.len() == 0 {
-		c.producer.acked = c.producer.usedUp
+		c.producer.acked = c.producer.usedUp + 1
 	} else if oldest := f.at(f.head).sequence; oldest != 0 {
-		c.producer.acked = max(c.producer.acked, min(oldest-1, c.producer.usedUp))
+		c.producer.acked = max(c.producer.acked, min(oldest, c.producer.usedUp+1))
 	}
 	c.endFlushes()
 	if c.stall.active && f.next == f.tail && c.conn != nil {

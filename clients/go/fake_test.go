@@ -94,7 +94,7 @@ func (l *fakeLog) append(m *wire.Append) message {
 			return refusal(wire.CodeProducerExpired, "unknown producer")
 		case named != nil && m.Sequence <= named.last:
 			return &wire.AppendResult{Duplicate: true, LastSequence: named.last}
-		case session != nil && m.Acked >= m.Sequence:
+		case session != nil && m.Acked > m.Sequence:
 			return refusal(wire.CodeBadRequest, fmt.Sprintf("sequence %d acknowledges itself", m.Sequence))
 		case session != nil && m.Sequence <= session.last:
 			return duplicate(session, m)
@@ -134,7 +134,7 @@ func (l *fakeLog) append(m *wire.Append) message {
 // keep remembers the result of a sequence and forgets those that were acked.
 func (p *fakeProducer) keep(m *wire.Append, result message) {
 	for sequence := range p.results {
-		if sequence <= m.Acked {
+		if sequence < m.Acked {
 			delete(p.results, sequence)
 			delete(p.bytes, sequence)
 		}

@@ -17,7 +17,7 @@ type sessionProducer struct {
 	id     uint64 // 0: none yet
 	next   uint64 // sequence of the next request
 	usedUp uint64 // the highest sequence that the log is known to have used up
-	acked  uint64 // every sequence up to it was answered
+	acked  uint64 // every sequence below it was answered
 	window int    // slots
 	renew  bool   // the id must not be used on another connection
 }

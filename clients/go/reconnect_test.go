@@ -478,7 +478,7 @@ func TestP2_RandomRestarts(t *testing.T) {
 	f := newFakeSidecar(t)
 	misfortune(f, rand.New(rand.NewPCG(s, 1)), refuseOnce)
 	c := dial(t, f.path, WithWaitWhileFull(), WithInFlight(64, 1<<20))
-	const streams, records = 6, 400
+	const streams, records = 6, 200
 	var writers sync.WaitGroup
 	for w := range streams {
 		writers.Go(func() {
