@@ -46,6 +46,7 @@ var ErrDamaged = errors.New("damaged log contents")
 // are part of the format.
 type Code uint16
 
+// The codes, each the number of the sentinel of the same name.
 const (
 	CodeStreamNotFound Code = 1
 	CodeStreamDeleted  Code = 2

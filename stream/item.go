@@ -12,6 +12,7 @@ import (
 // Kind is the kind of an item. The numbers are part of the format.
 type Kind uint8
 
+// The kinds.
 const (
 	KindBatch           Kind = 1
 	KindRefusal         Kind = 2 // of a session producer's batch

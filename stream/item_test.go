@@ -215,7 +215,7 @@ func TestItemsStopsAtTheVisitorsError(t *testing.T) {
 	body := append(encodeControl(&Item{Kind: KindStreamSeal, Stream: 1}), encodeControl(&Item{Kind: KindStreamSeal, Stream: 2})...)
 	stop, seen := errors.New("stop"), 0
 	err := Items(body, 0, func(it *Item) error { seen++; return stop })
-	if err != stop || seen != 1 {
+	if !errors.Is(err, stop) || seen != 1 {
 		t.Errorf("visited %d items and got %v", seen, err)
 	}
 }

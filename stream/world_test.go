@@ -242,7 +242,7 @@ func (w *world) stream(name string) ID {
 
 func (w *world) session(window uint32) ProducerID {
 	w.t.Helper()
-	p, err := w.c.OpenSessionProducer(window, uint64(w.c.DecidedAt()))
+	p, err := w.c.OpenSessionProducer(window, w.c.DecidedAt())
 	w.must(err)
 	return p.ID
 }
