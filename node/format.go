@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -93,7 +92,7 @@ func makeFile(o *FormatOptions) (created bool, err error) {
 	if !errors.Is(err, os.ErrNotExist) {
 		return false, err
 	}
-	if strings.HasPrefix(filepath.Clean(o.Path), "/dev/") {
+	if belongsToKernel(o.Path) {
 		return false, fmt.Errorf("%w: %s does not exist: is the volume attached?", ErrNoLog, o.Path)
 	}
 	size := o.SizeBytes

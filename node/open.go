@@ -62,11 +62,18 @@ func makeMissingFile(c Config) error {
 		return nil
 	case !errors.Is(err, os.ErrNotExist):
 		return err
-	case strings.HasPrefix(filepath.Clean(c.Path), "/dev/"):
+	case belongsToKernel(c.Path):
 		return fmt.Errorf("%w: %s does not exist: is the volume attached?", ErrNoLog, c.Path)
 	}
 	_, err = Format(FormatOptions{Path: c.Path, Node: c.Node, SizeBytes: c.SizeBytes, StallAfter: c.StallAfter})
 	return err
+}
+
+// belongsToKernel reports whether a path that does not exist would be a device: no
+// file is made there.
+func belongsToKernel(path string) bool {
+	path = filepath.Clean(path)
+	return strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/")
 }
 
 func (n *Node) bringUp(ctx context.Context) error {

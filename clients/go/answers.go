@@ -325,12 +325,13 @@ func (c *Client) forgetStream(ref *streamRef) {
 func (c *Client) settle() {
 	f := &c.flight
 	for f.head < f.tail && f.at(f.head).pending == nil {
+		// What is dropped is answered, and so is everything before it; a command at
+		// the head must not hide that.
+		c.producer.acked = max(c.producer.acked, min(f.at(f.head).sequence, c.producer.usedUp)+1)
 		f.drop()
 	}
 	if f.len() == 0 {
 		c.producer.acked = c.producer.usedUp + 1
-	} else if oldest := f.at(f.head).sequence; oldest != 0 {
-		c.producer.acked = max(c.producer.acked, min(oldest, c.producer.usedUp+1))
 	}
 	c.endFlushes()
 	if c.stall.active && f.next == f.tail && c.conn != nil {
