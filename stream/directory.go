@@ -46,10 +46,22 @@ func (d *Directory) Apply(it *Item) error {
 
 // Lookup returns the stream with this id. The error is [ErrStreamDeleted] or
 // [ErrStreamNotFound].
-func (d *Directory) Lookup(id ID) (StreamInfo, error) { return d.streams.stat(id) }
+func (d *Directory) Lookup(id ID) (StreamInfo, error) {
+	s, err := d.streams.find(id)
+	if err != nil {
+		return StreamInfo{}, err
+	}
+	return s.info(), nil
+}
 
 // ByName returns the stream with this name. The error is [ErrStreamNotFound].
-func (d *Directory) ByName(name string) (StreamInfo, error) { return d.streams.statName(name) }
+func (d *Directory) ByName(name string) (StreamInfo, error) {
+	s := d.streams.findName(name)
+	if s == nil {
+		return StreamInfo{}, ErrStreamNotFound
+	}
+	return s.info(), nil
+}
 
 // List is as [Table.List].
 func (d *Directory) List(prefix, cursor string, limit int, dst []StreamInfo) (_ []StreamInfo, more bool) {

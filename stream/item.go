@@ -43,22 +43,52 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Sizes of the item layout, in bytes. All integers are little-endian; an item
-// starts at a multiple of itemAlign and is padded with zeros to the next one.
+// An item starts at a multiple of 8 with a header; little-endian, zeros up to the
+// next multiple of 8:
+//
+//	length u32    with this header, without the padding behind it
+//	kind u8
+//	flags u8      of a batch: 1 a producer part follows; else 0
+//	count u16     of a batch: its records; else 0
+//
+// What follows the header, by kind:
+//
+//	batch                   [producer id u64, sequence u64, acked u64], records
+//	refusal                 producer id u64, sequence u64, acked u64, actual u64,
+//	                        code u16, entry u16, 0 u32
+//	stream create           stream id u64, timestamp i64, name
+//	stream seal, delete     stream id u64
+//	stream trim             stream id u64, first offset that remains u64
+//	stream token            stream id u64, token (none: removed)
+//	session producer open   producer id u64, window u32, 0 u32
+//	named producer create   producer id u64, name
+//	producer remove         producer id u64
+//	session producer expired producer id u64
+//
+// A record, zeros up to the next multiple of 8 included in its batch's length:
+//
+//	checksum u64            xxhash64 of the rest of the record, without the zeros
+//	stream id u64, offset u64, timestamp i64 (ns since the Unix epoch)
+//	headers bytes u32, payload bytes u32
+//	headers, payload
+//
+// Ids of session producers have the top bit set, those of named ones do not. Every
+// item is exactly as long as its kind says; an unknown kind or flag, a count or
+// reserved bytes that are not 0, or padding that is not zero is damage.
 const (
 	itemAlign        = ringwal.ItemAlignBytes
-	itemHeaderBytes  = 8  // length u32 (with this header, without padding), kind u8, flags u8, count u16
-	producerBytes    = 24 // producer id u64, sequence u64, acked u64
-	recordFixedBytes = 40 // checksum u64, stream id u64, offset u64, timestamp i64, headers u32, payload u32
-	refusalBytes     = 40 // producer id, sequence, acked, actual u64; code u16, entry u16, zero u32
-	idBytes          = 8  // seal, delete, remove, expired: id u64
-	createFixedBytes = 16 // id u64, timestamp i64; the name follows
-	trimBytes        = 16 // id u64, first u64
-	tokenFixedBytes  = 8  // id u64; the token follows
-	openBytes        = 16 // id u64, window u32, zero u32
-	namedFixedBytes  = 8  // id u64; the name follows
+	itemHeaderBytes  = 8
+	producerBytes    = 24
+	recordFixedBytes = 40
+	refusalBytes     = 40
+	idBytes          = 8
+	createFixedBytes = 16
+	trimBytes        = 16
+	tokenFixedBytes  = 8
+	openBytes        = 16
+	namedFixedBytes  = 8
 
-	flagProducer = 1 // on a batch: a producer part follows the header
+	flagProducer = 1
 )
 
 func align8(n int) int { return (n + itemAlign - 1) &^ (itemAlign - 1) }

@@ -204,18 +204,3 @@ func (t *streamSet) mutate(it *Item) {
 		t.remove(s)
 	}
 }
-
-func (t *streamSet) stat(id ID) (StreamInfo, error) {
-	s, err := t.find(id)
-	if err != nil {
-		return StreamInfo{}, err
-	}
-	return s.info(), nil
-}
-
-func (t *streamSet) statName(name string) (StreamInfo, error) {
-	if s := t.findName(name); s != nil {
-		return s.info(), nil
-	}
-	return StreamInfo{}, ErrStreamNotFound
-}

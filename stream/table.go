@@ -34,13 +34,6 @@ func (t *Table) Producers() (named, session int) {
 	return len(t.producers.named), len(t.producers.sessions)
 }
 
-// Stat returns the stream with this id. The error is [ErrStreamDeleted] or
-// [ErrStreamNotFound].
-func (t *Table) Stat(id ID) (StreamInfo, error) { return t.streams.stat(id) }
-
-// StatName returns the stream with this name. The error is [ErrStreamNotFound].
-func (t *Table) StatName(name string) (StreamInfo, error) { return t.streams.statName(name) }
-
 // List appends to dst, in byte order of their names, up to limit streams (at most
 // [MaxListed]) whose names start with prefix and sort after cursor. With more, others
 // follow, and the name of the last one is the cursor that goes on.
@@ -48,23 +41,7 @@ func (t *Table) List(prefix, cursor string, limit int, dst []StreamInfo) (_ []St
 	return t.streams.list(prefix, cursor, min(limit, MaxListed), dst)
 }
 
-// Producer returns the named producer. The error is [ErrProducerNotFound].
-func (t *Table) Producer(name string) (ProducerInfo, error) {
-	if p := t.producers.findName(name); p != nil {
-		return p.info(), nil
-	}
-	return ProducerInfo{}, ErrProducerNotFound
-}
-
-// ProducerByID returns the producer with this id. The error is
-// [ErrProducerExpired] or [ErrProducerNotFound], by the kind of the id.
-func (t *Table) ProducerByID(id ProducerID) (ProducerInfo, error) {
-	if p := t.producers.byID[id]; p != nil {
-		return p.info(), nil
-	}
-	return ProducerInfo{}, unknownProducer(id)
-}
-
+// unknownProducer is what an id without a producer means.
 func unknownProducer(id ProducerID) error {
 	if id.IsSession() {
 		return ErrProducerExpired

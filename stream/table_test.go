@@ -95,8 +95,8 @@ func TestApplyHoldsASessionProducerToItsWindow(t *testing.T) {
 		t.Errorf("a fifth slot: %v", err)
 	}
 	mustApply(t, table, batch(4, 2)) // sequence 1 had two slots
-	if p, _ := table.ProducerByID(session7); p.Last != 4 {
-		t.Errorf("last sequence %d, want 4", p.Last)
+	if p := table.producers.byID[session7]; p.last != 4 || p.base != 2 || p.results.used != 3 {
+		t.Errorf("last %d, base %d, %d slots, want 4, 2, 3", p.last, p.base, p.results.used)
 	}
 }
 

@@ -162,14 +162,14 @@ func (r *run) compare() {
 		r.t.Errorf("%d streams, the model has %d", table.Streams(), len(r.model.streams))
 	}
 	for id, want := range r.model.streams {
-		s, err := table.Stat(id)
+		s, err := r.c.Stat(id)
 		got := modelStream{s.Name, s.First, s.Next, s.Created, s.Last, s.Sealed, string(s.Token)}
 		if err != nil || got != want {
 			r.t.Errorf("stream %d: %+v, %v, the model has %+v", id, got, err, want)
 		}
 	}
 	for name, want := range r.model.named {
-		if p, err := table.Producer(name); err != nil || (modelNamed{p.ID, p.Last}) != want {
+		if p, err := r.c.Producer(name); err != nil || (modelNamed{p.ID, p.Last}) != want {
 			r.t.Errorf("producer %q: %+v, %v, the model has %+v", name, p, err, want)
 		}
 	}
@@ -178,7 +178,7 @@ func (r *run) compare() {
 		r.t.Errorf("%d named and %d session producers, the model has %d and %d", named, sessions, len(r.model.named), len(r.model.sessions))
 	}
 	for id, want := range r.model.sessions {
-		if p, err := table.ProducerByID(id); err != nil || p.Last != want.last || int(p.Window) != want.window {
+		if p, err := r.c.ProducerByID(id); err != nil || p.Last != want.last || int(p.Window) != want.window {
 			r.t.Errorf("session producer %x: %+v, %v, the model has %+v", id, p, err, want)
 		}
 	}

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"testing"
 	"time"
 	"unsafe"
@@ -224,7 +225,7 @@ func (w *world) retry(operation func() error) error {
 	w.t.Helper()
 	for range 100 {
 		err := operation()
-		if err != ringwal.ErrWait { //nolint:errorlint // returned as it is
+		if !errors.Is(err, ringwal.ErrWait) {
 			return err
 		}
 		w.sync()
