@@ -266,7 +266,8 @@ func damage(f *ringwal.FrameView, err error) error {
 
 // startEpoch draws the new epoch and builds the running log; it writes nothing.
 func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered, jump bool) error {
-	e := ringwal.Epoch{Number: 1 + sbs.MaxEpoch, BootID: n.boot, Jump: jump, StallAfter: n.cfg.StallAfter}
+	e := ringwal.Epoch{Number: 1 + sbs.MaxEpoch, BootID: n.boot, Jump: jump, StallAfter: n.cfg.StallAfter,
+		CheckpointStateBytes: len(state.table.EncodeCheckpoint(nil))}
 	_, _ = rand.Read(e.Incarnation[:]) // never fails
 	tail, err := readcache.NewTail(n.tailBytes(sbs.Newest.Geometry), state.recovery.End)
 	if err != nil {
