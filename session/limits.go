@@ -30,6 +30,11 @@ const (
 	// before still come on top.
 	MaxOutputBytes = 256 << 10
 
+	// MaxUntakenBytes is how much memory the answers of a session may take beyond
+	// SessionBytes, under the budget. A client that lets them grow further is
+	// dropped. It is enough for a long refusal of each of MaxRequests.
+	MaxUntakenBytes = 4 << 20
+
 	// MaxReads is how many reads and replays a session may have open.
 	MaxReads = 64
 

@@ -146,7 +146,7 @@ func (n *Null) open(s *Session, h wire.Header, name string) {
 	id, ok := n.names[name]
 	if !ok {
 		if len(n.streams) == maxNullStreams {
-			s.AnswerError(h.Request, &wire.Error{Code: wire.CodeTooManyStreams})
+			s.AnswerError(h.Request, &wire.Error{Code: wire.CodeTooManyStreams, Message: "too many streams for a null log"})
 			return
 		}
 		n.streams = append(n.streams, nullStream{name: name})
@@ -163,7 +163,7 @@ func (n *Null) append(s *Session, h wire.Header, body []byte) {
 	}
 	for i := range n.batch.Entries {
 		if id := n.batch.Entries[i].Stream; id == 0 || id > uint64(len(n.streams)) {
-			s.AnswerError(h.Request, &wire.Error{Code: wire.CodeNotFound, Known: wire.FlagEntry | wire.FlagStream, Entry: uint32(i), Stream: id})
+			s.AnswerError(h.Request, &wire.Error{Code: wire.CodeNotFound, Known: wire.FlagEntry | wire.FlagStream, Entry: uint32(i), Stream: id, Message: "no such stream"})
 			return
 		}
 	}

@@ -58,7 +58,7 @@ func (s *Session) chargeOutput() {
 		s.give(-more)
 	case more == 0 || s.held == 0:
 		return
-	case !s.take(more):
+	case extra > MaxUntakenBytes || !s.take(more):
 		const message = "no memory for the answers that wait for the client"
 		if s.endLocked(wire.CodeOutOfMemory, message) {
 			go s.report(wire.CodeOutOfMemory, message) // the commit loop must not wait for a log line

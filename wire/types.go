@@ -53,14 +53,11 @@ const (
 // ForLoop reports whether the commit loop decides messages of this type.
 func (t Type) ForLoop() bool { return t >= TypeAppend && t <= TypeProducerRemove && t.known() }
 
-// UsesRequestID reports whether a client's message of this type uses up the
-// next request id of its connection.
+// UsesRequestID reports whether a message of this type uses up the next request
+// id of its connection: all of a client do, known or not, but for three.
 func (t Type) UsesRequestID() bool {
-	return t.FromClient() && t != TypeHello && t != TypeCredit && t != TypeCancel
+	return t < TypeWelcome && t != TypeHello && t != TypeCredit && t != TypeCancel
 }
-
-// FromClient reports whether this is a known type that a client sends.
-func (t Type) FromClient() bool { return t < TypeWelcome && t.known() }
 
 func (t Type) known() bool { return int(t) < len(typeNames) && typeNames[t] != "" }
 
