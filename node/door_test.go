@@ -6,9 +6,11 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/session"
 	"github.com/walsidecar/walsidecar/wire"
 )
@@ -20,6 +22,48 @@ type rig struct {
 	node *Node
 	host *session.Host
 	cfg  Config
+	dev  *gate // what the node writes to
+}
+
+// gate is a device whose writes can be held back or made to fail.
+type gate struct {
+	device.Device
+	mu     sync.Mutex
+	opened sync.Cond
+	hold   func(n int, offset int64) bool // true: the write waits until hold says false
+	fail   func(n int) error
+	writes int
+}
+
+func newGate(d device.Device) *gate {
+	g := &gate{Device: d}
+	g.opened.L = &g.mu
+	return g
+}
+
+// set replaces what is held and what fails; n counts writes from 1 again.
+func (g *gate) set(hold func(n int, offset int64) bool, fail func(n int) error) {
+	g.mu.Lock()
+	g.hold, g.fail, g.writes = hold, fail, 0
+	g.mu.Unlock()
+	g.opened.Broadcast()
+}
+
+func (g *gate) WriteSync(p []byte, offset int64) error {
+	g.mu.Lock()
+	g.writes++
+	n := g.writes
+	for g.hold != nil && g.hold(n, offset) {
+		g.opened.Wait()
+	}
+	fail := g.fail
+	g.mu.Unlock()
+	if fail != nil {
+		if err := fail(n); err != nil {
+			return err
+		}
+	}
+	return g.Device.WriteSync(p, offset)
 }
 
 const testFileBytes = 32 << 20
@@ -34,7 +78,15 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) open() {
 	r.t.Helper()
-	n, err := Open(context.Background(), r.cfg)
+	if err := makeMissingFile(r.cfg); err != nil {
+		r.t.Fatal(err)
+	}
+	dev, err := device.Open(r.path, device.OpenOptions{Exclusive: true})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.dev = newGate(dev)
+	n, err := openOn(context.Background(), r.cfg, r.dev)
 	if err != nil {
 		r.t.Fatal(err)
 	}

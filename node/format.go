@@ -35,10 +35,6 @@ type Formatted struct {
 	Created       bool   `json:"created"` // the file did not exist
 }
 
-// blankBytes is how much of a device's start must be zero, unless a log lies there:
-// data that nobody recognises is somebody's too.
-const blankBytes = 1 << 20
-
 // Format makes a log on a device, or in a file, which it creates if need be. It
 // refuses, before any write, what holds a log (unless Force names its UUID), a
 // filesystem, a partition table, other data, or is in use: ErrNotOurs,
@@ -128,9 +124,9 @@ func mayFormat(dev device.Device, o FormatOptions) error {
 		return err
 	}
 	if what != "" {
-		return fmt.Errorf("%w: it holds %s: if that may go, remove it first (wipefs -a)", ErrNotOurs, what)
+		return fmt.Errorf("%w: it holds %s: if that may go, clear it first (wipefs -a, or zeros over the first MiB)", ErrNotOurs, what)
 	}
-	return isBlank(dev)
+	return nil
 }
 
 func mayReplace(sb *ringwal.Superblock, o FormatOptions) error {
@@ -140,25 +136,6 @@ func mayReplace(sb *ringwal.Superblock, o FormatOptions) error {
 		return fmt.Errorf("%w: it holds log %s of node %q: to replace it, --force --expect-uuid %s", ErrNotOurs, id, sb.Node, id)
 	case o.ExpectUUID != id:
 		return fmt.Errorf("%w: it holds log %s of node %q, and --expect-uuid says %s", ErrNotOurs, id, sb.Node, o.ExpectUUID)
-	}
-	return nil
-}
-
-func isBlank(dev device.Device) error {
-	n := int(min(blankBytes, dev.SizeBytes()))
-	arena, err := device.NewArena(n)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = arena.Free() }()
-	b := arena.Bytes()[:n]
-	if _, err := dev.ReadAt(b, 0); err != nil {
-		return err
-	}
-	for i, c := range b {
-		if c != 0 {
-			return fmt.Errorf("%w: byte %d is not zero and nothing that is known here: if the data may go, zero the first MiB", ErrNotOurs, i)
-		}
 	}
 	return nil
 }

@@ -43,13 +43,25 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	n, err := openOn(ctx, c, device.Shape(dev, c.Profile))
+	if err != nil {
+		_ = dev.Close()
+		return nil, fmt.Errorf("log %s: %w", c.Path, err)
+	}
+	return n, nil
+}
+
+// openOn is Open on a device that was opened exclusively.
+func openOn(ctx context.Context, c Config, dev device.Device) (*Node, error) {
 	n := &Node{
-		cfg: c, dev: device.Shape(dev, c.Profile), log: c.Log, inbox: newInbox(),
+		cfg: c, dev: dev, log: c.Log, inbox: newInbox(),
 		failed: make(chan error, 1), stopped: make(chan struct{}), super: make(chan superblockJob, 1),
 	}
 	if err := n.bringUp(ctx); err != nil {
-		_ = dev.Close()
-		return nil, fmt.Errorf("log %s: %w", c.Path, err)
+		if n.tail != nil {
+			_ = n.tail.Close()
+		}
+		return nil, err
 	}
 	return n, nil
 }

@@ -88,7 +88,8 @@ func (n *Node) Status() *Status {
 	case s := <-answer:
 		n.snapshot.Store(s)
 		return s
-	case <-n.stopped:
+	case <-n.stopped: // the state has no owner any more, and no longer changes
+		return n.status()
 	case <-time.After(statusPatience):
 	}
 	if s := n.snapshot.Load(); s != nil {
