@@ -52,6 +52,15 @@ func (s *source) view(position uint64, n int) ([]byte, error) {
 	return s.buf[at : at+uint64(n)], nil
 }
 
+// onDevice is the first position from p on that lies on the device: a log may have been
+// cut, or its superblock may say what is not so.
+func (s *source) onDevice(p uint64) uint64 {
+	if s.g.DeviceOffset(p)+int64(s.g.BlockBytes) > s.d.SizeBytes() {
+		return p + s.g.toRingEnd(p)
+	}
+	return p
+}
+
 // fill reads on from s.to, at least to need, else as far as the buffer, the ring's
 // end and the limit let it.
 func (s *source) fill(need uint64) error {

@@ -28,6 +28,10 @@ const (
 	// stays in the low milliseconds there.
 	DefaultMaxFrameBytes = 1 << 20
 
+	// LargestFrameBytes bounds what a superblock may call the longest frame: a
+	// reader holds one in memory.
+	LargestFrameBytes = 16 << 20
+
 	// DefaultWindowBytes is W: eight of the longest frames in flight.
 	DefaultWindowBytes = 8 << 20
 
@@ -84,15 +88,16 @@ func (g Geometry) check() error {
 	switch {
 	case b < device.MinBlockBytes || b > MaxBlockBytes || b&(b-1) != 0:
 		return fmt.Errorf("%w: block of %d bytes, want a power of two in [%d, %d]", ErrGeometry, b, device.MinBlockBytes, MaxBlockBytes)
-	case g.MaxFrameBytes == 0 || uint64(g.MaxFrameBytes)%b != 0:
-		return fmt.Errorf("%w: longest frame of %d bytes, want a multiple of the block of %d", ErrGeometry, g.MaxFrameBytes, b)
+	case g.MaxFrameBytes == 0 || uint64(g.MaxFrameBytes)%b != 0 || g.MaxFrameBytes > LargestFrameBytes:
+		return fmt.Errorf("%w: longest frame of %d bytes, want a multiple of the block of %d up to %d", ErrGeometry, g.MaxFrameBytes, b, LargestFrameBytes)
 	case g.CapacityBytes == 0 || g.CapacityBytes%b != 0 || g.CapacityBytes > maxCapacityBytes:
 		return fmt.Errorf("%w: capacity of %d bytes, want a multiple of the block of %d", ErrGeometry, g.CapacityBytes, b)
 	case g.WindowBytes%b != 0 || g.WindowBytes < uint64(g.MaxFrameBytes) || g.WindowBytes > g.CapacityBytes:
 		return fmt.Errorf("%w: window of %d bytes, want a multiple of the block from the longest frame (%d) to the capacity (%d)",
 			ErrGeometry, g.WindowBytes, g.MaxFrameBytes, g.CapacityBytes)
-	case g.CheckpointMaxBytes > g.CapacityBytes:
-		return fmt.Errorf("%w: largest checkpoint of %d bytes, want at most the capacity (%d)", ErrGeometry, g.CheckpointMaxBytes, g.CapacityBytes)
+	case g.CheckpointMaxBytes > min(g.CapacityBytes, MaxCheckpointBytes):
+		return fmt.Errorf("%w: largest checkpoint of %d bytes, want at most %d and the capacity (%d)",
+			ErrGeometry, g.CheckpointMaxBytes, MaxCheckpointBytes, g.CapacityBytes)
 	}
 	return nil
 }

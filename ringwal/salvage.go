@@ -79,7 +79,7 @@ func (s *salvage) provenDurable() uint64 {
 	for _, b := range c.check.boundaries {
 		proven = max(proven, b.FollowEnd)
 	}
-	for at := s.sb.Trim; at < c.src.limit; at += block {
+	for at := c.src.onDevice(s.sb.Trim); at < c.src.limit; at = c.src.onDevice(at + block) {
 		b, err := c.src.view(at, int(block))
 		if err != nil {
 			continue
@@ -129,7 +129,7 @@ func (s *salvage) run() error {
 // before the next frame that is whole, or at the proven end.
 func (s *salvage) skip(from uint64, cause error) error {
 	c, block := s.chain, uint64(s.sb.BlockBytes)
-	for at := c.pos; at < c.src.limit; at += block {
+	for at := c.src.onDevice(c.pos); at < c.src.limit; at = c.src.onDevice(at + block) {
 		h, _, err := c.frameAt(at)
 		if err != nil && cause == nil {
 			cause = err
