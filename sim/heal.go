@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/stream"
+)
+
+// outcomesOnly leaves the rules of the log unchecked, so that a bug has to break a
+// promise to be found. The mutation test sets it.
+var outcomesOnly bool
+
+// healRounds is how often the log may be driven until a request that has to be
+// possible is carried out.
+const healRounds = 200
+
+// heal brings a history to its end: the disk does its work from now on, the
+// application trims everything, and then the log has to take appends again (P12).
+func (w *World) heal() {
+	w.quiet = true
+	w.disk.HealAll()
+	if w.host != nil && (w.host.log.Err() != nil || w.host.closing || w.profile.kind == Failing || w.chance(0.5)) {
+		w.kill()
+	}
+	for range 10 {
+		if w.host != nil || w.over {
+			break
+		}
+		w.start()
+	}
+	if w.over {
+		return
+	}
+	h := w.host
+	if h == nil {
+		w.fail("P12", "the log did not start, with a disk that does its work")
+	}
+	h.settle()
+	for i := 0; i < len(w.oracle.now.streams); i++ {
+		s := w.oracle.now.streams[i]
+		if s.first < s.next() {
+			h.must(&request{kind: doTrim, stream: s.id, before: s.next()})
+		}
+	}
+	for range 4 {
+		h.settle()
+		if h.log.Err() != nil {
+			break
+		}
+		h.maintain()
+	}
+	if h.log.Err() != nil {
+		if w.profile.kind != Lying {
+			w.fail("P12", "the log stopped while it was being emptied: %v", h.log.Err())
+		}
+		return
+	}
+	h.appendsAgain()
+	h.settle()
+	w.kill()
+	w.start()
+	if w.host == nil && !w.over {
+		w.fail("P12", "the log did not start again, with a disk that does its work")
+	}
+	w.stats.Healed++
+}
+
+// appendsAgain sees that the emptied log takes as much as it has room for.
+func (h *host) appendsAgain() {
+	w := h.w
+	var target *modelStream
+	for _, s := range w.oracle.now.streams {
+		if !s.sealed {
+			target = s
+		}
+	}
+	if target == nil {
+		h.must(&request{kind: doCreate, name: "healed"})
+		if target = w.oracle.now.streamNamed("healed"); target == nil {
+			return // no room in a checkpoint for one more stream
+		}
+	}
+	g := h.log.Geometry()
+	if g.Limit(ringwal.ClassAppend) < uint64(g.MaxFrameBytes) {
+		return // too small a log even when it is empty
+	}
+	q := &request{kind: doAppend, entries: []write{{stream: target.id, payload: newNoise(w.rng, 1000), token: target.token}}}
+	h.must(q)
+}
+
+// must carries out a request that has to be possible: by driving the log on alone.
+func (h *host) must(q *request) {
+	w := h.w
+	full := w.stats.Full
+	for range healRounds {
+		if wait := h.ask(q); !wait && w.stats.Full == full {
+			return
+		}
+		full = w.stats.Full
+		h.settle()
+		if h.log.Err() != nil {
+			if w.profile.kind == Lying {
+				return
+			}
+			w.fail("P12", "the log stopped: %v", h.log.Err())
+		}
+		h.maintain()
+		h.settle()
+	}
+	w.fail("P12", "%s is not possible in a log that does nothing else: %d used of %d, room %d, trim %d, wanted from %d on", q, h.log.Used(),
+		h.log.Geometry().CapacityBytes, h.log.Room(ringwal.ClassAppend), h.log.Trim(), h.planTrim(h.log.Trim()).Records)
+}
+
+// settle drives the log until nothing is on its way and every answer has left.
+func (h *host) settle() {
+	for range 10 * healRounds {
+		if h.log.Err() != nil {
+			return
+		}
+		h.issue()
+		for range len(h.flights) {
+			h.finish()
+		}
+		h.deliver()
+		h.publish()
+		h.superblockStep()
+		if h.waiting != nil {
+			h.decide()
+		}
+		if h.waiting == nil && len(h.flights) == 0 && h.super == nil && len(h.answers) == 0 && h.log.SuperblockInForce() &&
+			h.log.OpenBytes()+h.log.QueuedBytes() == 0 && !h.log.CheckpointUnderWay() {
+			return
+		}
+	}
+	h.w.fail("P12", "the log does not come to rest: waiting %t, %d in flight, %d answers, open %d, queued %d", h.waiting != nil, len(h.flights),
+		len(h.answers), h.log.OpenBytes(), h.log.QueuedBytes())
+}
+
+var _ = stream.KindBatch

@@ -1,0 +1,125 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device/simdev"
+)
+
+// Kind is what sort of disk a history is played on.
+type Kind int
+
+// The kinds of histories.
+const (
+	Any      Kind = iota // drawn from the seed
+	Honest               // crashes, torn and lost unfinished writes, a cache: nothing that was answered is lost
+	Late                 // as Honest, and writes of a crashed host may land at any later time
+	Failing              // as Honest, and writes, reads and flushes fail or stall, and say so
+	Lying                // writes that are answered well and lost or misplaced, bits that rot
+	Restored             // as Honest, and the disk is put back to an older snapshot of itself
+	kinds
+)
+
+var kindNames = [...]string{"any", "honest", "late", "failing", "lying", "restored"}
+
+// String names the kind.
+func (k Kind) String() string { return kindNames[k] }
+
+// profile is what a history is like. Weights are relative, chances are per step.
+type profile struct {
+	kind     Kind
+	steps    int
+	geometry ringwal.Geometry
+	origin   uint64
+	through  bool // no volatile cache
+	odds     simdev.Odds
+	stall    time.Duration // L
+	inFlight int           // most frames in flight
+	reader   bool          // reads go through package reader and the hot tail
+	starved  float64       // chance that no frame buffer is free
+	trimmer  bool          // the application trims what it has, so that the log goes round
+
+	// Weights of the requests and of the lengths of payloads.
+	appends, creates, trims, seals, deletes, tokens, stats, producers, clients int
+	small, medium, large                                                       int
+	names                                                                      int    // of streams
+	window                                                                     uint32 // largest of a session producer
+
+	// Weights of the steps of a host.
+	request, issue, finish, deliver, progress, publish, superblock, maintain, seal, record, read, tick int
+
+	crash      float64 // per step
+	startCrash float64 // per device operation of a start
+	power      float64 // share of the crashes that hit the disk too
+	shutdown   float64 // per step: a clean one
+	fault      float64 // per step, of the kinds that have faults
+}
+
+func (p *profile) String() string {
+	g := p.geometry
+	return fmt.Sprintf("%s, %d steps, block %d, longest frame %d, ring %d, window %d, checkpoint %d, origin %d, %d in flight, cache %t, reader %t, trimmer %t",
+		p.kind, p.steps, g.BlockBytes, g.MaxFrameBytes, g.CapacityBytes, g.WindowBytes, g.CheckpointMaxBytes, p.origin, p.inFlight, !p.through, p.reader, p.trimmer)
+}
+
+func drawProfile(rng *rand.Rand, kind Kind) *profile {
+	if kind == Any {
+		// What an honest disk does is what matters most.
+		kind = []Kind{Honest, Honest, Honest, Late, Late, Late, Failing, Lying, Lying, Restored}[rng.IntN(10)]
+	}
+	p := &profile{
+		kind: kind, steps: 100 + rng.IntN(400), through: kind == Lying || rng.IntN(3) == 0,
+		stall: time.Second, inFlight: 1 + rng.IntN(12), reader: rng.IntN(4) == 0, trimmer: rng.IntN(4) > 0,
+		appends: 40, creates: 4, trims: 4, seals: rng.IntN(2), deletes: rng.IntN(2), tokens: rng.IntN(3), stats: 4, producers: 3, clients: 20,
+		small: 30, medium: rng.IntN(20), large: rng.IntN(4), names: 2 + rng.IntN(6), window: 4 + rng.Uint32N(60),
+		request: 30, issue: 20, finish: 20, deliver: 25, progress: 4, publish: 20, superblock: 12, maintain: 10, seal: 1, record: 1, read: 4, tick: 10,
+		crash: 0.002 + 0.03*rng.Float64()*rng.Float64(), startCrash: 0.06 * rng.Float64() * rng.Float64(), power: rng.Float64(),
+		shutdown: 0.004 * rng.Float64(), fault: 0.005 + 0.02*rng.Float64(),
+	}
+	if rng.IntN(4) == 0 {
+		p.starved = 0.1 * rng.Float64()
+	}
+	if rng.IntN(3) == 0 { // superblocks take their time
+		p.superblock = 1
+	}
+	if p.trimmer {
+		p.trims = 12
+	}
+	p.geometry = drawGeometry(rng)
+	p.origin = drawOrigin(rng, p.geometry)
+	if rng.IntN(2) == 0 {
+		p.odds = simdev.Odds{Kept: rng.IntN(8), Dropped: rng.IntN(8), Cached: rng.IntN(8), Prefix: rng.IntN(4), OneSector: rng.IntN(4), Mixed: 1 + rng.IntN(3),
+			Reaches: rng.IntN(4), Vanishes: rng.IntN(4), Scatters: 1 + rng.IntN(3)}
+	}
+	return p
+}
+
+// drawGeometry is a log of 16 to 1024 blocks: small, so that it is full and wraps soon.
+func drawGeometry(rng *rand.Rand) ringwal.Geometry {
+	block := uint32(4096)
+	if rng.IntN(8) == 0 {
+		block <<= 1 + rng.IntN(2)
+	}
+	frame := block * uint32(1+rng.IntN(4))
+	g := ringwal.Geometry{BlockBytes: block, MaxFrameBytes: frame, CheckpointMaxBytes: uint64(frame) / 2 * uint64(1+rng.IntN(5))}
+	g.WindowBytes = uint64(frame) + uint64(block)*rng.Uint64N(12)
+	// Room for items: as much as the reserves take, or up to eight times that.
+	g.CapacityBytes = 1 << 40
+	least := g.SystemReserveBytes() * 16 / 15
+	g.CapacityBytes = (least + uint64(frame)*(2+rng.Uint64N(6)) + rng.Uint64N(least*(1+rng.Uint64N(6)))) / uint64(block) * uint64(block)
+	return g
+}
+
+// drawOrigin is 0, the ring's end or so, or near 2^63.
+func drawOrigin(rng *rand.Rand, g ringwal.Geometry) uint64 {
+	block := uint64(g.BlockBytes)
+	switch rng.IntN(5) {
+	case 0:
+		return ringwal.MaxOrigin - block*rng.Uint64N(2*g.CapacityBytes/block)
+	case 1:
+		return g.CapacityBytes - block*rng.Uint64N(4)
+	}
+	return 0
+}
