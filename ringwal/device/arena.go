@@ -3,32 +3,36 @@ package device
 import (
 	"fmt"
 	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
+// ArenaAlignBytes is the alignment of an Arena: the largest logical block that
+// Linux has (BLK_MAX_BLOCK_SIZE), so that it serves every device.
+const ArenaAlignBytes = 64 << 10
+
 // Arena is memory outside the Go heap for buffers that the kernel reads and
-// writes directly: page-aligned, zero at first, never moved, unseen by the
-// garbage collector. Its owner says when it is free; nothing else does.
+// writes directly: aligned to ArenaAlignBytes, zero at first, never moved, unseen
+// by the garbage collector. Its owner says when it is free; nothing else does.
 type Arena struct {
-	whole []byte // as mapped: whole pages
-	bytes []byte
+	whole []byte // as mapped
+	bytes []byte // the aligned part that was asked for
 	freed atomic.Bool
 }
 
-// NewArena maps bytes of anonymous memory, rounded up to whole pages; bytes
-// must be positive. The memory is only charged to the process as it is touched.
+// NewArena maps bytes of anonymous memory, at least 1. The process is only
+// charged for what it touches.
 func NewArena(bytes int) (*Arena, error) {
 	if bytes <= 0 {
 		return nil, fmt.Errorf("arena of %d bytes: want at least 1", bytes)
 	}
-	page := unix.Getpagesize()
-	rounded := (bytes + page - 1) / page * page
-	mem, err := unix.Mmap(-1, 0, rounded, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	whole, err := unix.Mmap(-1, 0, bytes+ArenaAlignBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
-		return nil, fmt.Errorf("arena of %d bytes: mmap: %w; lower the memory limit or give the machine more", rounded, err)
+		return nil, fmt.Errorf("arena of %d bytes: mmap: %w; lower the memory limit or give the machine more", bytes, err)
 	}
-	return &Arena{whole: mem, bytes: mem[:bytes:bytes]}, nil
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(whole))) % ArenaAlignBytes)
+	return &Arena{whole: whole, bytes: whole[skip : skip+bytes : skip+bytes]}, nil
 }
 
 // Bytes is the whole arena, of the length asked for. It must not be touched

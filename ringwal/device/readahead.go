@@ -58,12 +58,11 @@ func NewReadAhead(d Device, chunkBytes, buffers int) (*ReadAhead, error) {
 		return nil, fmt.Errorf("read ahead on %s: %d buffers: want %d to %d",
 			d.Path(), buffers, MinReadAheadBuffers, MaxReadAheadBuffers)
 	}
-	// Room to begin at a multiple of the block: it may exceed a page.
-	arena, err := NewArena(chunkBytes*(buffers+1) + d.BlockBytes())
+	arena, err := NewArena(chunkBytes * (buffers + 1))
 	if err != nil {
 		return nil, fmt.Errorf("read ahead on %s: %w", d.Path(), err)
 	}
-	mem := alignedPart(arena.Bytes(), d.BlockBytes())
+	mem := arena.Bytes()
 	r := &ReadAhead{below: d, chunk: int64(chunkBytes), arena: arena, lastFrom: -1, lastTo: -1}
 	r.bounce = mem[:chunkBytes:chunkBytes]
 	r.alive.Store(int64(buffers) + 1)
@@ -213,13 +212,4 @@ func (r *ReadAhead) release() error {
 		return nil
 	}
 	return r.arena.Free()
-}
-
-// alignedPart is b without what precedes its first multiple of block.
-func alignedPart(b []byte, block int) []byte {
-	skip := 0
-	for !aligned(b[skip:], block) {
-		skip += MinBlockBytes
-	}
-	return b[skip:]
 }

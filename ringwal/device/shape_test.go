@@ -83,7 +83,7 @@ func saturate(t *timing, depth, bytes int) (operations, rate float64) {
 	for {
 		slices.Sort(answers)
 		now := answers[0]
-		if now >= span {
+		if now >= span || n > 10_000_000 {
 			return float64(n) / 10, float64(n*bytes) / 10
 		}
 		answers[0] = t.answerAt(now, t.profile.WriteLatency, bytes)

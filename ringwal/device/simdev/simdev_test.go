@@ -259,6 +259,23 @@ func TestCrashKeepsDropsAndTears(t *testing.T) {
 	}
 }
 
+func TestCrashReordersWhatIsInFlight(t *testing.T) {
+	seed := newSeed(t)
+	wins := map[byte]int{}
+	for i := range uint64(60) {
+		d := newDisk(t, Config{Seed: seed + i, Odds: Odds{Kept: 1}})
+		v := d.Open("a")
+		for value := byte(1); value <= 3; value++ {
+			mustBegin(t, v, filled(4096, value), 0)
+		}
+		d.Crash()
+		wins[onMedium(d, 0, 1)[0]]++
+	}
+	if wins[1] < 5 || wins[2] < 5 || wins[3] < 5 {
+		t.Errorf("of three writes to one place these came last: %v", wins)
+	}
+}
+
 // The rule of the second read: bytes that a reader saw after a crash may be gone
 // after a flush that went well.
 func TestBytesSeenAfterACrashMayVanishAtTheFlush(t *testing.T) {
