@@ -136,11 +136,21 @@ func (c *Committer) trimReserve() uint64 {
 // stream. The log itself keeps half of its control reserve for that, which is enough
 // for a hundred streams or so; what more of them need is kept here.
 func (c *Committer) leavesRoomToTrim(class ringwal.Class, n int) bool {
-	kept := c.geometry.ControlReserveBytes() / 2
-	if need := 2 * c.trimReserve(); class != ringwal.ClassFree && need > kept {
-		return c.log.Room(class) >= uint64(n)+need-kept
-	}
-	return true
+	extra := c.extraReserve()
+	return extra == 0 || class == ringwal.ClassFree || c.log.Room(class) >= uint64(n)+extra
+}
+
+// extraReserve is what trims need beyond what the log keeps for them.
+func (c *Committer) extraReserve() uint64 {
+	need, kept := 2*c.trimReserve(), c.geometry.ControlReserveBytes()/2
+	return max(need, kept) - kept
+}
+
+// AppendRoom is how many more bytes of the log batches may take, frame headers and
+// padding included.
+func (c *Committer) AppendRoom() uint64 {
+	room, extra := c.log.Room(ringwal.ClassAppend), c.extraReserve()
+	return max(room, extra) - extra
 }
 
 // Stat returns the stream as the last decision left it. Refusals:

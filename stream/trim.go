@@ -72,7 +72,7 @@ func (c *Committer) CheckpointDue(trimLimit uint64) bool {
 	if c.checkpoint == nil {
 		cost = g.CheckpointBytes(int(c.table.bound))
 	}
-	if c.log.Room(ringwal.ClassAppend) < g.CapacityBytes/CheckpointShare {
+	if c.AppendRoom() < g.CapacityBytes/CheckpointShare {
 		return gain >= 2*(cost+uint64(g.BlockBytes))
 	}
 	return gain >= max(16*cost, g.CapacityBytes/CheckpointShare)

@@ -175,6 +175,9 @@ func TestP12_EveryStreamCanBeEmptiedOneByOne(t *testing.T) {
 		ids = append(ids, w.stream(fmt.Sprint("s", i)))
 	}
 	w.fill(100, false, ids...)
+	if room := w.c.AppendRoom(); room > 200 {
+		t.Errorf("appends are refused with room for %d bytes", room)
+	}
 	for i := range 400 { // what is not for freeing may take what it finds
 		if _, _, err := w.c.CreateStream(1, fmt.Sprint("x", i)); errors.Is(err, ringwal.ErrFull) {
 			break
