@@ -58,12 +58,12 @@ func Describe(path string) (Info, error) {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
 		info.Kind = KindBlock
-		info.describeDisk(sysfs, uint64(st.Rdev))
+		info.describeDisk(sysfs, st.Rdev)
 		return info, info.askBlock()
 	case unix.S_IFREG:
 		info.Kind = KindFile
 		info.SizeBytes = st.Size
-		info.describeDisk(sysfs, uint64(st.Dev))
+		info.describeDisk(sysfs, st.Dev)
 		return info, info.askFile()
 	}
 	return info, fmt.Errorf("describe %s: %w", path, ErrNotADevice)

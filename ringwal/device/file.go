@@ -193,7 +193,7 @@ func createError(path string, err error) error {
 		switch {
 		case errno == unix.EEXIST:
 			return fmt.Errorf("create %s: %w; name another file, or open this one", path, fs.ErrExist)
-		case kindOf(errno) == ErrNoSpace:
+		case errors.Is(kindOf(errno), ErrNoSpace):
 			return fmt.Errorf("create %s: %w (%w); free some, or make the log smaller", path, ErrNoSpace, errno)
 		case errno == unix.ENOENT:
 			return fmt.Errorf("create %s: %w; make the directory first", path, errno)

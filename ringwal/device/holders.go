@@ -34,9 +34,9 @@ func Holders(path string) ([]Holder, error) {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		return fileHolders(uint64(st.Dev), st.Ino), nil
+		return fileHolders(st.Dev, st.Ino), nil
 	case unix.S_IFBLK:
-		return blockHolders(uint64(st.Rdev)), nil
+		return blockHolders(st.Rdev), nil
 	}
 	return nil, fmt.Errorf("holders of %s: %w", path, ErrNotADevice)
 }
@@ -48,7 +48,7 @@ func fileHolders(dev, ino uint64) []Holder {
 	}
 	for _, swap := range swaps() {
 		var st unix.Stat_t
-		if unix.Stat(swap, &st) == nil && uint64(st.Dev) == dev && st.Ino == ino {
+		if unix.Stat(swap, &st) == nil && st.Dev == dev && st.Ino == ino {
 			out = append(out, Holder{What: "used as swap"})
 		}
 	}
@@ -95,7 +95,7 @@ func deviceHolders(rdev uint64, mounts map[uint64][]string, prefix string) []Hol
 	}
 	for _, swap := range swaps() {
 		var st unix.Stat_t
-		if unix.Stat(swap, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && uint64(st.Rdev) == rdev {
+		if unix.Stat(swap, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && st.Rdev == rdev {
 			out = append(out, Holder{What: prefix + "used as swap"})
 		}
 	}
@@ -116,7 +116,7 @@ func mountsByDevice() map[uint64][]string {
 		// names the block device.
 		var st unix.Stat_t
 		if strings.HasPrefix(m.source, "/") && unix.Stat(m.source, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK {
-			numbers[uint64(st.Rdev)] = true
+			numbers[st.Rdev] = true
 		}
 		for n := range numbers {
 			out[n] = append(out[n], m.at)
@@ -199,7 +199,7 @@ func loopsOver(sys string, dev, ino uint64) []string {
 	var out []string
 	for _, at := range backing {
 		var st unix.Stat_t
-		if unix.Stat(readLine(at), &st) == nil && uint64(st.Dev) == dev && st.Ino == ino {
+		if unix.Stat(readLine(at), &st) == nil && st.Dev == dev && st.Ino == ino {
 			out = append(out, filepath.Base(filepath.Dir(filepath.Dir(at))))
 		}
 	}

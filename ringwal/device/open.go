@@ -152,7 +152,7 @@ func claimFile(path string, fd int) error {
 		// file that nobody else would find.
 		return fmt.Errorf("open %s: the file was replaced while it was opened: %w; try again", path, ErrInUse)
 	}
-	if loops := loopsOver(sysfs, uint64(locked.Dev), locked.Ino); len(loops) > 0 {
+	if loops := loopsOver(sysfs, locked.Dev, locked.Ino); len(loops) > 0 {
 		return fmt.Errorf("open %s: %w: it is attached to loop device %s; `losetup -d /dev/%s`, or name the loop device",
 			path, ErrInUse, loops[0], loops[0])
 	}
@@ -163,8 +163,8 @@ func claimFile(path string, fd int) error {
 // wants for direct I/O, in bytes.
 func fileAlignment(path string, fd int) (int, error) {
 	var st unix.Statx_t
-	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
-	if err != nil || st.Mask&unix.STATX_DIOALIGN == 0 {
+	told := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st) == nil
+	if !told || st.Mask&unix.STATX_DIOALIGN == 0 {
 		// Before Linux 6.1 the kernel does not tell; MinBlockBytes fits every
 		// disk with logical blocks up to it.
 		return MinBlockBytes, nil

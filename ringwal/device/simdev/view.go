@@ -242,7 +242,7 @@ func (w *Write) failure(err error, done int) error {
 
 // unusable is the error of a view that has crashed or was closed.
 func (v *View) unusable(op device.Op, p []byte, offset int64) error {
-	err := error(nil)
+	var err error
 	switch {
 	case v.dead:
 		err = ErrDead
