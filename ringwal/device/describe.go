@@ -97,7 +97,7 @@ func (i *Info) askFile() error {
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		return fmt.Errorf("describe %s: statfs: %w", i.Path, err)
 	}
-	i.Filesystem = filesystemName(int64(st.Type))
+	i.Filesystem = filesystemName(st.Type)
 	i.Volatile = i.Filesystem == "tmpfs" || i.Filesystem == "ramfs"
 	align, err := fileAlignment(i.Path, fd)
 	if err != nil {

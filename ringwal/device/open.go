@@ -245,7 +245,7 @@ func noDirectIO(path string, fd int) error {
 	var st unix.Statfs_t
 	where := "its filesystem"
 	if (fd >= 0 && unix.Fstatfs(fd, &st) == nil) || (fd < 0 && unix.Statfs(path, &st) == nil) {
-		where = filesystemName(int64(st.Type))
+		where = filesystemName(st.Type)
 	}
 	return fmt.Errorf("open %s: %w on %s; put it on ext4 or xfs, or use a block device", path, ErrNoDirectIO, where)
 }
