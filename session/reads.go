@@ -26,6 +26,7 @@ type reads struct {
 	turn  sync.Mutex // to send
 	buf   []byte     // one message
 	ready bool       // buf is to be written
+	under bool       // buf is being written: since the last NextWrite
 	sent  sync.Cond  // buf was written
 }
 
@@ -52,16 +53,19 @@ func (r *reads) init(mu *sync.Mutex) {
 
 // message returns what is to be written. Called with the session's mutex held.
 func (r *reads) message() []byte {
-	if r.ready {
+	if r.under = r.ready; r.under {
 		return r.buf
 	}
 	return nil
 }
 
-// wrote ends the write of what message returned. Called with the mutex held.
+// wrote ends the write that the last message was part of. What became ready
+// since then is still to be written. Called with the mutex held.
 func (r *reads) wrote() {
-	r.ready = false
-	r.sent.Broadcast()
+	if r.under {
+		r.ready, r.under = false, false
+		r.sent.Broadcast()
+	}
 }
 
 // cancelAll ends all reads. Called with the mutex held.
