@@ -54,6 +54,11 @@ func (c *Client) reconnect() *connection {
 	}()
 	since := time.Now()
 	for failures := 0; ; failures++ {
+		select {
+		case <-c.ended:
+			return nil
+		default:
+		}
 		n, err := c.connect(ctx)
 		if err == nil {
 			return n
