@@ -36,8 +36,10 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 arm64: ## cross-compile everything for arm64; run the unit tests where qemu-user is installed
 	tools/arm64
 
-bench: build ## measure this machine: a closed loop, then many producers, on a new file
-	tools/bench $(BIN)
+bench: build ## measure on new files: a closed loop, then many producers; see bench --help for devices
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	$(BIN) bench --wal "$$dir/closed" --size 1024 --producers 1 --inflight 1 && \
+	$(BIN) bench --wal "$$dir/open" --size 1024 --producers 256 --inflight 16
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

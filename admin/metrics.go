@@ -16,9 +16,10 @@ import (
 type Sources struct {
 	Version, Revision, GoVersion string
 
-	Ready func() bool
-	Node  func() *node.Node // nil until the log is open
-	Host  *session.Host
+	Ready   func() bool
+	Metrics func() *node.Metrics // nil until the log is open
+	Status  func() *node.Status  // nil until the log is open
+	Host    *session.Host
 }
 
 // Collector turns the numbers of a sidecar into metrics when it is scraped; nothing is
@@ -82,9 +83,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	e.gauge(buildInfo, 1, s.Version, s.Revision, s.GoVersion)
 	e.gauge(ready, boolean(s.Ready()))
 	e.host(s.Host)
-	if n := s.Node(); n != nil {
-		e.work(n.Metrics())
-		e.state(n.Status())
+	if m := s.Metrics(); m != nil {
+		e.work(m)
+	}
+	if status := s.Status(); status != nil {
+		e.state(status)
 	}
 }
 

@@ -288,14 +288,19 @@ func loopDevice(t *testing.T, bytes int64) string {
 	if os.Getuid() != 0 {
 		t.Skip("a loop device needs root")
 	}
-	file := filepath.Join(t.TempDir(), "backing")
+	return loopOver(t, filepath.Join(t.TempDir(), "backing"), bytes, "--direct-io=on")
+}
+
+// loopOver attaches a loop device over a new sparse file.
+func loopOver(t *testing.T, file string, bytes int64, options ...string) string {
+	t.Helper()
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(file, bytes); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("losetup", "--find", "--show", "--direct-io=on", file).CombinedOutput()
+	out, err := exec.Command("losetup", append(options, "--find", "--show", file)...).CombinedOutput()
 	if err != nil {
 		t.Skipf("no loop device can be had: %v: %s", err, out)
 	}

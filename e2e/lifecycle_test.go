@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"io"
-	"net/http"
 	"os"
 	"regexp"
 	"strings"
@@ -163,16 +161,7 @@ func TestAdminEndpoints(t *testing.T) {
 	url := adminURL(t, p)
 	get := func(path string) (int, string) {
 		t.Helper()
-		resp, err := http.Get(url + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(b)
+		return fetch(t, url+path)
 	}
 	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ready\n"} {
 		if code, body := get(path); code != 200 || body != want {

@@ -59,7 +59,8 @@ type process struct {
 	began    time.Time
 	phase    atomic.Pointer[phase]
 	node     atomic.Pointer[node.Node]
-	parked   atomic.Pointer[error]
+	cause    atomic.Pointer[error] // why the log has failed or could not be opened
+	parked   atomic.Bool
 	host     *session.Host
 	door     *uds.Server
 	admin    *admin.Server
@@ -234,9 +235,10 @@ func (p *process) openAdmin() error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(admin.NewCollector(admin.Sources{
 		Version: build.Version, Revision: build.Revision, GoVersion: build.Go,
-		Ready: func() bool { return p.ready() == nil },
-		Node:  p.node.Load,
-		Host:  p.host,
+		Ready:   func() bool { return p.ready() == nil },
+		Metrics: p.logMetrics,
+		Status:  p.logStatus,
+		Host:    p.host,
 	}))
 	admin.RegisterRuntime(registry)
 	var err error
@@ -256,23 +258,44 @@ func (p *process) ready() error {
 }
 
 func (p *process) parkedOn() error {
-	if err := p.parked.Load(); err != nil {
-		return *err
+	if p.parked.Load() {
+		return *p.cause.Load()
 	}
 	return nil
 }
 
+func (p *process) logMetrics() *node.Metrics {
+	if n := p.node.Load(); n != nil {
+		return n.Metrics()
+	}
+	return nil
+}
+
+// logStatus is the status of the log, nil before it is open. Of one that has failed it is
+// the last one known, with the cause.
+func (p *process) logStatus() *node.Status {
+	n := p.node.Load()
+	if n == nil {
+		return nil
+	}
+	s := *n.Status()
+	if cause := p.cause.Load(); cause != nil {
+		s.State, s.Failure = "failed", (*cause).Error()
+	}
+	return &s
+}
+
 // status is what /status shows: the log's own status once there is one.
 func (p *process) status() any {
-	if n := p.node.Load(); n != nil {
-		return n.Status()
+	if s := p.logStatus(); s != nil {
+		return s
 	}
 	s := struct {
 		State   string `json:"state"`
 		Failure string `json:"failure,omitempty"`
 	}{State: string(*p.phase.Load())}
-	if err := p.parkedOn(); err != nil {
-		s.Failure = err.Error()
+	if cause := p.cause.Load(); cause != nil {
+		s.Failure = (*cause).Error()
 	}
 	return s
 }
@@ -367,6 +390,7 @@ func (p *process) awaitSessions(n *node.Node, deadline time.Time, hurry <-chan s
 // fail takes the doors down after the log has failed, and stays parked if it was told to.
 // The commit loop has answered what was waiting by then.
 func (p *process) fail(n *node.Node, cause error) error {
+	p.cause.Store(&cause)
 	p.phase.Store(new(failed))
 	p.Log.Error("the log has failed: what was not answered has an unknown outcome", "error", cause.Error())
 	p.door.Drain()
@@ -396,8 +420,9 @@ func (p *process) signalled() <-chan struct{} {
 // park waits for a signal with only the admin address alive.
 func (p *process) park(cause error) {
 	p.closeDoors()
+	p.cause.Store(&cause)
 	p.phase.Store(new(failed))
-	p.parked.Store(&cause)
+	p.parked.Store(true)
 	p.Log.Error("parked: only the admin address is alive (WALSIDECAR_ON_FATAL=park)", "error", cause.Error())
 	<-p.stop
 }
