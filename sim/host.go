@@ -21,6 +21,8 @@ type host struct {
 	view *simdev.View
 	port *port // of its start
 
+	superblocks int // copies that were written
+
 	log       *ringwal.Log
 	committer *stream.Committer
 	directory *stream.Directory // durable streams, as a reader keeps them
@@ -229,7 +231,7 @@ func (h *host) recover() (*recovered, error) {
 func (h *host) rebuild(sbs *ringwal.Superblocks) (*recovered, error) {
 	most := sbs.Newest.CheckpointMaxBytes
 	state := &recovered{sbs: sbs, index: stream.NewIndex(64), marks: &reader.Marks{}}
-	h.w.oracle.reset(sbs.Newest.Trim)
+	h.w.oracle.reset(sbs.Newest)
 	var items stream.ItemReader
 	visitor := ringwal.Visitor{
 		Frame: func(f *ringwal.FrameView) error {
@@ -354,6 +356,7 @@ func (h *host) writeSuperblocks() error {
 		h.w.oracle.beginsSuperblock(offset)
 		err := h.port.WriteSync(b, offset)
 		if err == nil {
+			h.superblocks++
 			h.w.oracle.wroteSuperblock(offset, b)
 			_, err = h.port.ReadAt(back[:len(b)], offset)
 		}

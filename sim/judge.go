@@ -80,8 +80,14 @@ func (o *oracle) badSlots() (bad, unsure int) {
 	return bad, unsure
 }
 
-// reset prepares for a recovery that begins at trim.
-func (o *oracle) reset(trim uint64) {
+// reset prepares for a recovery by that superblock.
+func (o *oracle) reset(sb *ringwal.Superblock) {
+	if sb.Epoch <= o.tail.epoch {
+		o.frames = append(o.frames, o.tail.frames...)
+		o.entries = append(o.entries, o.tail.entries...)
+	}
+	o.tail = tail{}
+	trim := sb.Trim
 	o.cursor, _ = o.frameAt(trim)
 	if o.w.profile.kind != Lying && trim < o.trim {
 		o.w.fail("P2", "the superblock says that the log begins at %d, and %d was in force: bytes above may have been reused", trim, o.trim)
@@ -140,11 +146,12 @@ func (o *oracle) judge(h *host, state *recovered) {
 	} else if end < o.ackedEnd() {
 		w.fail("P2", "the log was recovered up to %d, and %d was durable", end, o.ackedEnd())
 	}
-	o.frames = o.frames[:kept:kept]
 	count := o.baseCount
 	if kept > 0 {
 		count = max(count, o.frames[kept-1].to)
 	}
+	o.tail = tail{frames: slices.Clone(o.frames[kept:]), entries: slices.Clone(o.entries[count-o.baseCount:]), epoch: state.sbs.MaxEpoch}
+	o.frames = o.frames[:kept:kept]
 	if count < o.ackedCount {
 		w.fail("P11", "entry %d was shown by an answer, and %d were recovered", o.ackedCount-1, count)
 	}
@@ -205,8 +212,7 @@ func (o *oracle) within(at place, count int64) bool {
 	return true
 }
 
-// goOn makes the first count entries the log: the rest was never acked and never
-// comes back.
+// goOn makes the first count entries the log: the rest was never acked.
 func (o *oracle) goOn(count int64, end uint64) {
 	o.entries = o.entries[: count-o.baseCount : count-o.baseCount]
 	o.issuedTo = count

@@ -23,9 +23,11 @@ type oracle struct {
 	entries   []*entry
 	issuedTo  int64          // entries that are in frames
 	frames    []*frameRecord // ascending
+	start     uint64         // of this epoch
 	next      uint64         // position of the next frame of this epoch
 	lastSum   uint64         // of the frame before it
 	furthest  uint64         // end of the farthest frame ever
+	tail      tail
 
 	now           *model // with every entry
 	durable       *model // as readers see it
@@ -51,6 +53,14 @@ type oracle struct {
 type place struct {
 	stream stream.ID
 	offset uint64
+}
+
+// tail is what lay beyond the end of the last recovery. It is void once the superblock
+// of the epoch that goes on there can be read; until then it may still be recovered.
+type tail struct {
+	frames  []*frameRecord
+	entries []*entry
+	epoch   uint64 // the newest when it was left behind
 }
 
 // frameRecord is a frame as it was submitted.
@@ -97,7 +107,7 @@ func (o *oracle) submitted(e *entry) {
 func (o *oracle) begins(h *host) {
 	o.next, o.complete, o.completeAt = h.log.Head(), h.log.Head(), len(o.frames)
 	o.completeCount = o.count()
-	o.acked = max(o.acked, h.log.Durable())
+	o.start = h.log.Head()
 	o.sameProducers(h.committer)
 }
 
@@ -120,6 +130,7 @@ func (o *oracle) issued(h *host, f *ringwal.Frame) *frameRecord {
 	if o.strict {
 		o.keepsRules(h, r)
 	}
+	o.tail = tail{}
 	o.frames = append(o.frames, r)
 	o.next, o.lastSum = r.end, r.sum
 	o.furthest = max(o.furthest, r.end)
@@ -191,7 +202,7 @@ func (o *oracle) finished(r *frameRecord) {
 
 // speaks checks the durable position that a log speaks of.
 func (o *oracle) speaks(h *host) {
-	if d := h.log.Durable(); d > o.acked {
+	if d := h.log.Durable(); d > o.start { // what a jump left void was never durable
 		if d > o.complete {
 			o.w.fail("P1", "the log says that %d is durable, and the frame at %d was not written yet", d, o.complete)
 		}

@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 
+	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/ringwal/device/simdev"
 )
@@ -187,8 +188,22 @@ func (w *World) landOlder() {
 		}
 		h.close()
 	}
-	if newest > 0 {
-		w.former = slices.Clone(w.former[newest:])
+	if newest < 0 {
+		return
+	}
+	w.former = slices.Clone(w.former[newest:])
+	w.landUnseen(w.former[0])
+}
+
+// landUnseen ends the superblock write of a host that has not finished any. The next
+// start may not see it, and then takes the same slots and the same epoch number: it
+// relies on having waited long enough, since a copy that lands later could be taken
+// for its own.
+func (w *World) landUnseen(h *host) {
+	for _, write := range h.view.InFlight() {
+		if write.Offset() < ringwal.RingStart && h.superblocks == 0 {
+			w.land(h, write)
+		}
 	}
 }
 

@@ -70,12 +70,12 @@ func drawProfile(rng *rand.Rand, kind Kind) *profile {
 		kind = []Kind{Honest, Honest, Honest, Late, Late, Late, Failing, Lying, Lying, Restored}[rng.IntN(10)]
 	}
 	p := &profile{
-		kind: kind, steps: 100 + rng.IntN(400), through: kind == Lying || rng.IntN(3) == 0,
+		kind: kind, steps: 200 + rng.IntN(1200), through: kind == Lying || rng.IntN(3) == 0,
 		stall: time.Second, inFlight: 1 + rng.IntN(12), reader: rng.IntN(4) == 0, trimmer: rng.IntN(4) > 0,
 		appends: 40, creates: 4, trims: 4, seals: rng.IntN(2), deletes: rng.IntN(2), tokens: rng.IntN(3), stats: 4, producers: 3, clients: 20,
-		small: 30, medium: rng.IntN(20), large: rng.IntN(4), names: 2 + rng.IntN(6), window: 4 + rng.Uint32N(60),
-		request: 30, issue: 20, finish: 20, deliver: 25, progress: 4, publish: 20, superblock: 12, maintain: 10, seal: 1, record: 1, read: 4, tick: 10,
-		crash: 0.002 + 0.03*rng.Float64()*rng.Float64(), startCrash: 0.06 * rng.Float64() * rng.Float64(), power: rng.Float64(),
+		small: 30, medium: rng.IntN(40), large: rng.IntN(10), names: 2 + rng.IntN(6), window: 4 + rng.Uint32N(60),
+		request: 40, issue: 20, finish: 25, deliver: 30, progress: 3, publish: 20, superblock: 15, maintain: 10, seal: 1, record: 1, read: 3, tick: 6,
+		crash: 0.001 + 0.02*rng.Float64()*rng.Float64(), startCrash: 0.06 * rng.Float64() * rng.Float64(), power: rng.Float64(),
 		shutdown: 0.004 * rng.Float64(), fault: 0.005 + 0.02*rng.Float64(),
 	}
 	if rng.IntN(4) == 0 {
