@@ -211,6 +211,44 @@ func TestChunks(t *testing.T) {
 	s.Flush()
 }
 
+// A chunk's bytes stay as they are until it is released, whatever comes meanwhile;
+// with both receive buffers at the commit loop the session takes no more.
+func TestChunkBytesStayUntilRelease(t *testing.T) {
+	b := newHeld()
+	d := newHost(t, b, testBudget, session.Times{}).connect()
+	message := func(i uint64) []byte {
+		return oneAppend(i, bytes.Repeat([]byte{byte(i)}, 40_000)).AppendTo(nil, i)
+	}
+	d.write(message(1))
+	s := <-b.ready
+	first := s.PopChunk()
+	d.write(message(2))
+	<-b.ready
+	second := s.PopChunk()
+	if !d.tryWrite(message(3)) {
+		t.Fatal("nothing was taken while a part of the second buffer is free")
+	}
+	if d.tryWrite(message(4)) {
+		t.Error("more was taken than two buffers hold")
+	}
+	check := func(c *session.Chunk, want byte) {
+		t.Helper()
+		h, body, ok := c.Next()
+		var m wire.Append
+		if !ok || m.Decode(h, body) != nil || !bytes.Equal(m.Entries[0].Payload, bytes.Repeat([]byte{want}, 40_000)) {
+			t.Errorf("message %d is not what was sent", want)
+		}
+		c.Release()
+	}
+	check(second, 2)
+	check(first, 1)
+	<-b.ready
+	check(s.PopChunk(), 3)
+	d.write(message(4))
+	<-b.ready
+	check(s.PopChunk(), 4)
+}
+
 // Acks of one flush are one message, with as few extents as can be; other answers
 // keep their place between them.
 func TestAcksCollapse(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/walsidecar/walsidecar/session"
 )
 
 var (
@@ -38,8 +40,9 @@ const (
 	// stays when the listener is closed: removing it would let two hold it.
 	LockSuffix = ".lock"
 
-	// backlog is how many connections may wait to be accepted.
-	backlog = 512
+	// backlog is how many connections may wait to be accepted; beyond, connect(2)
+	// fails with EAGAIN. The kernel bounds it by net.core.somaxconn.
+	backlog = session.MaxSessions
 )
 
 // listener is a bound, listening socket with its lock.
