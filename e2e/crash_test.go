@@ -46,11 +46,11 @@ func seeded(t *testing.T) *rand.Rand {
 const kills = 20
 
 func TestP2_KillNineUnderLoadOnAFile(t *testing.T) {
-	killUnderLoad(t, newHost(t, "WAL_SIZE=256MiB"))
+	killUnderLoad(t, newHost(t, "WAL_SIZE=512MiB"))
 }
 
 func TestP2_KillNineUnderLoadOnALoopDevice(t *testing.T) {
-	dev := loopDevice(t, 256<<20)
+	dev := loopDevice(t, 512<<20)
 	h := newHost(t, "WAL="+dev)
 	h.env = without(h.env, "WALSIDECAR_WAL_SIZE")
 	h.must("format", dev, "--node", "loop")
@@ -104,11 +104,11 @@ type writer struct {
 	err    error
 }
 
-// payload is the n-th record: its number and up to 2 KiB that depend on it.
+// payload is the n-th record: its number and up to 600 bytes that depend on it.
 func (w *writer) payload(n int) []byte {
 	r := rand.New(rand.NewPCG(w.salt, uint64(n)))
 	b := fmt.Appendf(nil, "%s %d ", w.stream, n)
-	for range r.IntN(256) {
+	for range r.IntN(48) {
 		b = strconv.AppendUint(b, r.Uint64(), 36)
 	}
 	return b

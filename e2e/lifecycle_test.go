@@ -245,3 +245,21 @@ func TestSocketAndLogAreNotReadableByOthers(t *testing.T) {
 		}
 	}
 }
+
+func TestALogIsFoundByItsUUID(t *testing.T) {
+	dev := loopDevice(t, 64<<20)
+	h := newHost(t)
+	h.env = without(h.env, "WALSIDECAR_WAL_SIZE")
+	h.must("format", dev, "--node", "n")
+	h.set("WAL=uuid:" + newestSuperblock(t, h, dev).UUID)
+	p := h.serve()
+	h.must("append", "s", "x")
+	if code := p.signal(sigterm); code != 0 {
+		t.Fatalf("exit %d\n%s", code, p.stderr)
+	}
+	if !newestSuperblock(t, h, dev).Clean {
+		t.Fatal("it was another log that was served")
+	}
+	h.set("WAL=uuid:018f4e7a-0000-7000-8000-0123456789ab")
+	h.run("serve").fails(t, 12, "018f4e7a-0000-7000-8000-0123456789ab")
+}
