@@ -3,7 +3,9 @@ package session_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -386,4 +388,26 @@ func TestAppendsDoNotAllocate(t *testing.T) {
 	}
 	s.Written(io.EOF)
 	s.Finish()
+}
+
+// The limits and times in docs/protocol.md are those of the code.
+func TestLimitsInTheDocs(t *testing.T) {
+	page, err := os.ReadFile("../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []string{
+		fmt.Sprintf("| requests in flight of a session | %d |", session.MaxRequests),
+		fmt.Sprintf("| bytes in flight of a session | %d bytes |", session.MaxRequestBytes),
+		fmt.Sprintf("| reads open in a session | %d |", session.MaxReads),
+		fmt.Sprintf("| sessions | %d |", session.MaxSessions),
+		fmt.Sprintf("| time to say Hello | %.0f s |", session.HelloWithin.Seconds()),
+		fmt.Sprintf("| time for one message | %.0f s |", session.MessageWithin.Seconds()),
+		fmt.Sprintf("| time to take what is written | %.0f s |", session.SlowAfter.Seconds()),
+		fmt.Sprintf("| time of silence | %.0f s |", session.IdleAfter.Seconds()),
+	} {
+		if !strings.Contains(strings.ReplaceAll(string(page), ",", ""), row) {
+			t.Errorf("docs/protocol.md has no row %q", row)
+		}
+	}
 }

@@ -285,3 +285,41 @@ func TestErrorTextIsCutBetweenCharacters(t *testing.T) {
 		t.Errorf("%d bytes, want %d", len(got.Message), len(want))
 	}
 }
+
+// The limits in docs/protocol.md are those of the code.
+func TestLimitsInTheDocs(t *testing.T) {
+	page, err := os.ReadFile("../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []string{
+		fmt.Sprintf("| message | %s bytes |", thousands(MaxMessageBytes)),
+		fmt.Sprintf("| Hello | %s bytes |", thousands(MaxHelloBytes)),
+		fmt.Sprintf("| records of a batch | %s |", thousands(MaxBatchRecords)),
+		fmt.Sprintf("| headers of a record | %d |", MaxHeaders),
+		fmt.Sprintf("| headers block of a record | %s bytes |", thousands(MaxHeadersBytes)),
+		fmt.Sprintf("| key of a header | %d bytes |", MaxHeaderKeyBytes),
+		fmt.Sprintf("| name of a stream | %d bytes |", MaxStreamNameBytes),
+		fmt.Sprintf("| name of a named producer | %d bytes |", MaxProducerNameBytes),
+		fmt.Sprintf("| token of a stream | %d bytes |", MaxTokenBytes),
+		fmt.Sprintf("| log selector | %d bytes |", MaxLogSelectorBytes),
+		fmt.Sprintf("| client name | %d bytes |", MaxClientNameBytes),
+		fmt.Sprintf("| page of streams | %s bytes |", thousands(MaxPageBytes)),
+		fmt.Sprintf("| message and hint of an error | %d bytes |", MaxErrorTextBytes),
+		fmt.Sprintf("| window of a session producer | %s slots |", thousands(MaxProducerWindow)),
+		fmt.Sprintf("| window of a session producer by default | %s slots |", thousands(DefaultProducerWindow)),
+	} {
+		if !strings.Contains(string(page), row) {
+			t.Errorf("docs/protocol.md has no row %q", row)
+		}
+	}
+}
+
+// thousands writes n with commas.
+func thousands(n int) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
