@@ -92,17 +92,22 @@ func (h *host) expired(writes []*entry) {
 	}
 }
 
-// full notes that there is no room. What empties a stream always has some: P12.
+// full notes that there is no room.
 func (h *host) full(q *request, want *outcome) {
 	w := h.w
 	w.stats.Full++
 	w.tracef("%s: full, %d used", q, h.log.Used())
 	h.expired(want.writes)
-	s := w.oracle.now.stream(q.stream)
-	if q.kind == doDelete || q.kind == doTrim && q.before >= s.next() {
-		w.fail("P12", "%s, which frees what the stream holds, found the log full: %d used of %d, free %d", q, h.log.Used(),
-			h.log.Geometry().CapacityBytes, h.log.Room(ringwal.ClassFree))
+	if h.frees(q) && !w.quiet {
+		h.must(q)
 	}
+}
+
+// frees reports whether q lets go of all that its stream holds: there always is room
+// for that, at the latest when what can be trimmed has been (P12).
+func (h *host) frees(q *request) bool {
+	s := h.w.oracle.now.stream(q.stream)
+	return q.kind == doDelete || q.kind == doTrim && q.before >= s.next()
 }
 
 // attached notes what a client has from the host and not from the log.

@@ -248,12 +248,8 @@ func (h *host) maintain() {
 		return
 	}
 	plan := h.planTrim(mark.Start)
-	wrote, err := h.committer.MaybeCheckpoint(plan.Records)
-	if err != nil && !errors.Is(err, ringwal.ErrWait) && !errors.Is(err, ringwal.ErrFull) {
+	if _, err := h.committer.MaybeCheckpoint(plan.Records); err != nil && !errors.Is(err, ringwal.ErrWait) && !errors.Is(err, ringwal.ErrFull) {
 		w.fail("P12", "a checkpoint was refused: %v", err)
-	}
-	if !wrote && w.chance(0.05) {
-		_ = h.committer.Checkpoint() // at any time
 	}
 	if plan.Target <= h.log.Trim() || plan.Target >= h.published || w.chance(0.3) {
 		return

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"github.com/walsidecar/walsidecar/ringwal"
-	"github.com/walsidecar/walsidecar/stream"
 )
 
 // outcomesOnly leaves the rules of the log unchecked, so that a bug has to break a
@@ -39,6 +38,9 @@ func (w *World) heal() {
 		s := w.oracle.now.streams[i]
 		if s.first < s.next() {
 			h.must(&request{kind: doTrim, stream: s.id, before: s.next()})
+			if h.log.Err() != nil {
+				break
+			}
 		}
 	}
 	for range 4 {
@@ -56,6 +58,9 @@ func (w *World) heal() {
 	}
 	h.appendsAgain()
 	h.settle()
+	if h.log.Err() != nil && w.profile.kind != Lying {
+		w.fail("P12", "the log stopped: %v", h.log.Err())
+	}
 	w.kill()
 	w.start()
 	if w.host == nil && !w.over {
@@ -66,7 +71,10 @@ func (w *World) heal() {
 
 // appendsAgain sees that the emptied log takes as much as it has room for.
 func (h *host) appendsAgain() {
-	w := h.w
+	w, g := h.w, h.log.Geometry()
+	if g.Limit(ringwal.ClassAppend) < 3*g.CheckpointBytes(int(g.CheckpointMaxBytes))+2*uint64(g.MaxFrameBytes)+4*uint64(g.BlockBytes) {
+		return // so small that two checkpoints fill it
+	}
 	var target *modelStream
 	for _, s := range w.oracle.now.streams {
 		if !s.sealed {
@@ -79,35 +87,27 @@ func (h *host) appendsAgain() {
 			return // no room in a checkpoint for one more stream
 		}
 	}
-	g := h.log.Geometry()
-	if g.Limit(ringwal.ClassAppend) < uint64(g.MaxFrameBytes) {
-		return // too small a log even when it is empty
-	}
 	q := &request{kind: doAppend, entries: []write{{stream: target.id, payload: newNoise(w.rng, 1000), token: target.token}}}
 	h.must(q)
 }
 
-// must carries out a request that has to be possible: by driving the log on alone.
+// must carries out a request that has to be possible by driving the log on alone.
 func (h *host) must(q *request) {
 	w := h.w
-	full := w.stats.Full
+	was := w.quiet
+	w.quiet = true
+	defer func() { w.quiet = was }()
 	for range healRounds {
-		if wait := h.ask(q); !wait && w.stats.Full == full {
+		full := w.stats.Full
+		if wait := h.ask(q); !wait && w.stats.Full == full || h.log.Err() != nil {
 			return
 		}
-		full = w.stats.Full
 		h.settle()
-		if h.log.Err() != nil {
-			if w.profile.kind == Lying {
-				return
-			}
-			w.fail("P12", "the log stopped: %v", h.log.Err())
-		}
 		h.maintain()
 		h.settle()
 	}
-	w.fail("P12", "%s is not possible in a log that does nothing else: %d used of %d, room %d, trim %d, wanted from %d on", q, h.log.Used(),
-		h.log.Geometry().CapacityBytes, h.log.Room(ringwal.ClassAppend), h.log.Trim(), h.planTrim(h.log.Trim()).Records)
+	w.fail("P12", "%s is not possible in a log that does nothing else: %d used of %d, room %d, to free space %d, trim %d, wanted from %d on", q, h.log.Used(),
+		h.log.Geometry().CapacityBytes, h.log.Room(ringwal.ClassAppend), h.log.Room(ringwal.ClassFree), h.log.Trim(), h.planTrim(h.log.Trim()).Records)
 }
 
 // settle drives the log until nothing is on its way and every answer has left.
@@ -134,5 +134,3 @@ func (h *host) settle() {
 	h.w.fail("P12", "the log does not come to rest: waiting %t, %d in flight, %d answers, open %d, queued %d", h.waiting != nil, len(h.flights),
 		len(h.answers), h.log.OpenBytes(), h.log.QueuedBytes())
 }
-
-var _ = stream.KindBatch

@@ -297,10 +297,10 @@ func (h *host) begin(state *recovered, jump bool) error {
 		return err
 	}
 	h.committer = stream.NewCommitter(state.table, h.log)
-	h.directory, h.index, h.published = stream.NewDirectory(state.table), state.index, state.recovery.End
+	h.directory, h.index, h.published = stream.NewDirectory(state.table), state.index, h.log.Durable()
 	if w.profile.reader {
 		h.reader = reader.New(reader.Config{Device: h.view, Tail: h.tail, Superblock: h.log.Superblock(), Directory: h.directory,
-			Index: h.index, Marks: state.marks, Durable: state.recovery.End})
+			Index: h.index, Marks: state.marks, Durable: h.log.Durable()})
 	}
 	w.oracle.begins(h)
 	if err := h.writeSuperblocks(); err != nil {
