@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -49,7 +50,7 @@ type Server struct {
 	listener net.Listener
 	http     fasthttp.Server
 	metrics  fasthttp.RequestHandler
-	done     chan error
+	done     chan struct{} // closed when Serve has returned
 }
 
 // Listen opens the listener and serves in the background.
@@ -62,7 +63,7 @@ func Listen(o Options) (*Server, error) {
 		options:  o,
 		listener: l,
 		metrics:  fasthttpadaptor.NewFastHTTPHandler(promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: 4})),
-		done:     make(chan error, 1),
+		done:     make(chan struct{}),
 	}
 	s.http = fasthttp.Server{
 		Handler:               s.recovering,
@@ -75,7 +76,12 @@ func Listen(o Options) (*Server, error) {
 		CloseOnShutdown:       true,
 		Logger:                quiet{o.Log},
 	}
-	go func() { s.done <- s.http.Serve(l) }()
+	go func() {
+		defer close(s.done)
+		if err := s.http.Serve(l); err != nil && !errors.Is(err, net.ErrClosed) {
+			o.Log.Error("the admin address is no longer served", "error", err.Error())
+		}
+	}()
 	return s, nil
 }
 

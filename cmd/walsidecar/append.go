@@ -134,10 +134,11 @@ func submitLines(ctx context.Context, in io.Reader, client *walsidecar.Client, s
 	r := bufio.NewReaderSize(in, 64<<10)
 	for count := 0; ; count++ {
 		line, err := r.ReadBytes('\n')
-		if err != nil && !errors.Is(err, io.EOF) {
+		last := errors.Is(err, io.EOF) // a last line without a newline is a line too
+		if err != nil && !last {
 			return fmt.Errorf("read standard input: %w", err)
 		}
-		if errors.Is(err, io.EOF) && len(line) == 0 {
+		if last && len(line) == 0 {
 			return nil
 		}
 		ticket, submitErr := client.Submit(ctx, stream, bytes.TrimSuffix(line, []byte("\n")), options...)
@@ -152,7 +153,7 @@ func submitLines(ctx context.Context, in io.Reader, client *walsidecar.Client, s
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err != nil {
+		if last {
 			return nil
 		}
 	}

@@ -118,9 +118,8 @@ func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc)
 
 // recordPrinter prints records in one of the two forms. Output is buffered until flush.
 type recordPrinter struct {
-	app    *app
-	out    *bufio.Writer
-	buffer []byte
+	app *app
+	out *bufio.Writer
 }
 
 func newRecordPrinter(a *app) *recordPrinter {
