@@ -65,24 +65,24 @@ func (c *Client) SubmitBatch(ctx context.Context, entries []Entry, opts ...Appen
 	if len(entries) == 0 {
 		return Ticket{}, newError(wire.CodeBadRequest, opAppend, "", "a batch has at least one record")
 	}
-	a := appending{batch: entries, opts: opts}
-	return c.admit(ctx, &a, true)
+	a := appending{batch: entries}
+	return c.admit(ctx, &a, opts, true)
 }
 
 func (c *Client) submit(ctx context.Context, stream string, data []byte, opts []AppendOption, block bool) (Ticket, error) {
-	a := appending{stream: stream, data: data, opts: opts}
-	return c.admit(ctx, &a, block)
+	a := appending{stream: stream, data: data}
+	return c.admit(ctx, &a, opts, block)
 }
 
 // opAppend is the Op of errors of appends.
 const opAppend = "append"
 
-// appending is one append on its way into flight.
+// appending is one append on its way into flight. Its options go beside it: in it,
+// they would escape to the heap.
 type appending struct {
 	stream string // of a single record
 	data   []byte
 	batch  []Entry // nil for a single record
-	opts   []AppendOption
 
 	// What the options say.
 	expect    uint64
@@ -100,9 +100,9 @@ type appending struct {
 }
 
 // readOptions takes everything from the options but the headers.
-func (a *appending) readOptions() error {
-	for i := range a.opts {
-		o := &a.opts[i]
+func (a *appending) readOptions(opts []AppendOption) error {
+	for i := range opts {
+		o := &opts[i]
 		switch o.kind {
 		case appendExpect:
 			a.expect, a.hasExpect = o.number, true
@@ -122,15 +122,19 @@ func (a *appending) readOptions() error {
 
 // admit puts a in flight as soon as its streams and its producer are known and
 // there is room.
-func (c *Client) admit(ctx context.Context, a *appending, block bool) (Ticket, error) {
-	if err := a.readOptions(); err != nil {
+func (c *Client) admit(ctx context.Context, a *appending, opts []AppendOption, block bool) (Ticket, error) {
+	if err := a.readOptions(opts); err != nil {
 		return Ticket{}, err
 	}
 	c.mu.Lock()
-	missing, err := c.prepare(a)
+	missing, err := c.prepare(a, opts)
 	if err == nil && !missing.any() && len(c.room) == 0 && c.hasRoom(a.size, a.slots) {
 		t := c.enqueue(a)
-		c.unlockAndKick()
+		if n := c.conn; n != nil && n.idle && c.flight.len() == 1 && a.size <= loneBytes {
+			c.unlockAndWrite(n)
+		} else {
+			c.unlockAndKick()
+		}
 		return t, nil
 	}
 	c.mu.Unlock()
@@ -140,11 +144,11 @@ func (c *Client) admit(ctx context.Context, a *appending, block bool) (Ticket, e
 	if !block {
 		return Ticket{}, ErrWouldBlock
 	}
-	return c.admitSlowly(ctx, a)
+	return c.admitSlowly(ctx, a, opts)
 }
 
 // admitSlowly asks for what is missing and stands in line for room.
-func (c *Client) admitSlowly(ctx context.Context, a *appending) (Ticket, error) {
+func (c *Client) admitSlowly(ctx context.Context, a *appending, opts []AppendOption) (Ticket, error) {
 	var place *waiter
 	leave := func() {
 		if place != nil {
@@ -155,7 +159,7 @@ func (c *Client) admitSlowly(ctx context.Context, a *appending) (Ticket, error) 
 	}
 	for {
 		c.mu.Lock()
-		missing, err := c.prepare(a)
+		missing, err := c.prepare(a, opts)
 		if err == nil && place != nil && place.refused != nil {
 			err = place.refused.behind(a.stream)
 		}
@@ -204,7 +208,7 @@ func (m missing) any() bool { return m != missing{} }
 
 // prepare encodes a into the scratch message, but for its sequence, or says what
 // is missing to do so.
-func (c *Client) prepare(a *appending) (missing, error) {
+func (c *Client) prepare(a *appending, opts []AppendOption) (missing, error) {
 	if c.err != nil {
 		return missing{}, c.err
 	}
@@ -226,9 +230,9 @@ func (c *Client) prepare(a *appending) (missing, error) {
 	var lacks missing
 	var err error
 	if a.batch == nil {
-		lacks, err = c.prepareOne(a)
+		lacks, err = c.prepareOne(a, opts)
 	} else {
-		lacks, err = c.prepareBatch(a)
+		lacks, err = c.prepareBatch(a, opts)
 	}
 	if lacks.any() || err != nil {
 		return lacks, err
@@ -250,12 +254,12 @@ func (a *appending) tooLarge(what string, n, limit int) error {
 	return newError(wire.CodeTooLarge, opAppend, a.stream, fmt.Sprintf("%s of %d, the limit is %d", what, n, limit))
 }
 
-func (c *Client) prepareOne(a *appending) (missing, error) {
+func (c *Client) prepareOne(a *appending, opts []AppendOption) (missing, error) {
 	ref := c.stream(a.stream)
 	if ref == nil {
 		return missing{stream: a.stream}, nil
 	}
-	headers, err := c.headersBlock(a, nil)
+	headers, err := c.headersBlock(a, opts, nil)
 	if err != nil {
 		return missing{}, err
 	}
@@ -265,7 +269,7 @@ func (c *Client) prepareOne(a *appending) (missing, error) {
 	})
 }
 
-func (c *Client) prepareBatch(a *appending) (missing, error) {
+func (c *Client) prepareBatch(a *appending, opts []AppendOption) (missing, error) {
 	if limit := int(c.limits.MaxBatchRecords); len(a.batch) > limit {
 		return missing{}, a.tooLarge("batch, in records,", len(a.batch), limit)
 	}
@@ -281,7 +285,7 @@ func (c *Client) prepareBatch(a *appending) (missing, error) {
 			ref.batch = c.batches
 			a.streams = append(a.streams, ref)
 		}
-		headers, err := c.headersBlock(a, e.Headers)
+		headers, err := c.headersBlock(a, opts, e.Headers)
 		if err != nil {
 			return missing{}, err
 		}
@@ -312,11 +316,11 @@ func (c *Client) addEntry(a *appending, e wire.Entry) error {
 
 // headersBlock encodes the headers of the options and then those of an entry
 // behind what the scratch has already.
-func (c *Client) headersBlock(a *appending, own []Header) ([]byte, error) {
+func (c *Client) headersBlock(a *appending, opts []AppendOption, own []Header) ([]byte, error) {
 	start, count := len(c.headers), 0
 	block := c.headers[start:]
-	for i := range a.opts {
-		if o := &a.opts[i]; o.kind == appendHeader {
+	for i := range opts {
+		if o := &opts[i]; o.kind == appendHeader {
 			block = wire.AppendHeader(block, o.text, o.value)
 			count++
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/walsidecar/walsidecar/wire"
@@ -16,6 +17,9 @@ const (
 	// readBufferBytes is what one read of the socket takes at most; the buffer
 	// grows for a larger message.
 	readBufferBytes = 256 << 10
+	// loneBytes is how large an append may be that its own goroutine writes: the
+	// socket takes it without waiting, as nothing else is in flight.
+	loneBytes = 32 << 10
 	// handshakeTimeout bounds the introduction on a new connection. A sidecar that
 	// is there but recovers a large log does not take connections yet.
 	handshakeTimeout = 30 * time.Second
@@ -34,11 +38,12 @@ type connection struct {
 	producer wire.ProducerInfo // of the session's producer, where it had one
 	renewed  bool              // producer is a new one
 
-	kick     chan struct{} // capacity 1: wakes the writer
-	idle     bool          // the writer waits for a kick; guarded by the client's mutex
-	segments [][]byte      // of the write under way
-	gone     chan struct{} // closed by close
-	finished chan error    // capacity 2: why each goroutine ended
+	kick     chan struct{}  // capacity 1: wakes the writer
+	idle     bool           // the writer waits for a kick; guarded by the client's mutex
+	segments [][]byte       // of the write under way
+	lone     sync.WaitGroup // writes in the place of the writing goroutine; begun under the client's mutex
+	gone     chan struct{}  // closed by close
+	finished chan error     // capacity 2: why each goroutine ended
 }
 
 // close makes both goroutines end. It is called under the client's mutex, or
@@ -263,26 +268,56 @@ func (c *Client) writeLoop(n *connection) error {
 	}
 }
 
+// unlockAndWrite writes what was submitted, once, in the place of the writing
+// goroutine, which is idle: a lone append is on its way without waking anybody.
+func (c *Client) unlockAndWrite(n *connection) {
+	n.lone.Add(1)
+	defer n.lone.Done()
+	c.gather(n)
+	c.mu.Unlock()
+	if n.write() != nil {
+		c.mu.Lock()
+		n.close()
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Lock()
+	c.out.written()
+	n.idle = true
+	c.unlockAndKick()
+}
+
 // writeAll writes until nothing is left.
 func (c *Client) writeAll(n *connection) error {
 	for {
 		c.mu.Lock()
 		c.out.written()
-		n.segments = c.out.gather(n.segments[:0])
-		n.idle, c.dirty = len(n.segments) == 0, false
+		more := c.gather(n)
 		c.mu.Unlock()
-		switch len(n.segments) {
-		case 0:
-			return nil
-		case 1:
-			if _, err := n.net.Write(n.segments[0]); err != nil {
-				return err
-			}
-		default:
-			buffers := net.Buffers(n.segments)
-			if _, err := buffers.WriteTo(n.net); err != nil {
-				return err
-			}
+		if !more {
+			return nil // from here on another may use the segments
+		}
+		if err := n.write(); err != nil {
+			return err
 		}
 	}
+}
+
+// gather makes what is there the next write; the writer is idle when there is nothing.
+func (c *Client) gather(n *connection) (more bool) {
+	n.segments = c.out.gather(n.segments[:0])
+	more = len(n.segments) > 0
+	n.idle, c.dirty = !more, false
+	return more
+}
+
+// write writes the segments, with one system call as a rule.
+func (n *connection) write() error {
+	if len(n.segments) == 1 {
+		_, err := n.net.Write(n.segments[0])
+		return err
+	}
+	buffers := net.Buffers(n.segments)
+	_, err := buffers.WriteTo(n.net)
+	return err
 }

@@ -32,7 +32,7 @@ func (c *Client) run(n *connection) {
 		if second := <-n.finished; why == nil {
 			why = second
 		}
-		c.uninstall(why)
+		c.uninstall(n, why)
 		if n = c.reconnect(); n != nil {
 			c.install(n)
 		}
@@ -179,11 +179,14 @@ func (c *Client) rebuild() {
 
 // uninstall takes the connection away. Requests that may have reached the sidecar
 // are marked; calls that must not be repeated fail.
-func (c *Client) uninstall(why error) {
+func (c *Client) uninstall(n *connection, why error) {
 	c.mu.Lock()
-	c.out.written()
 	c.conn = nil
 	c.online = make(chan struct{})
+	c.mu.Unlock()
+	n.lone.Wait() // no write uses the memory any more
+	c.mu.Lock()
+	c.out.written()
 	if c.lost == nil {
 		message := why.Error()
 		if errors.Is(why, io.EOF) {

@@ -1,0 +1,5 @@
+//go:build !race
+
+package walsidecar
+
+const raceDetector = false
