@@ -1,38 +1,167 @@
 package sim
 
 import (
+	"bufio"
 	"flag"
 	"os"
+	"runtime"
 	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
-var seedFlag = flag.Uint64("seed", 0, "seed of the one history to play")
+var (
+	seedFlag      = flag.Uint64("seed", 0, "play the one history of this seed; 0: WALSIDECAR_SEED, or many")
+	historiesFlag = flag.Int("histories", 0, "histories that TestHistories plays; 0: WALSIDECAR_SIM_HISTORIES, or 2500")
+)
 
-func TestHistories(t *testing.T) {
-	first, n := uint64(1), 200
-	if s := os.Getenv("WALSIDECAR_SIM_HISTORIES"); s != "" {
-		n, _ = strconv.Atoi(s)
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// The mutation test shows that bugs break promises, not only rules.
+	outcomesOnly = os.Getenv("WALSIDECAR_SIM_OUTCOMES") != ""
+	os.Exit(m.Run())
+}
+
+func fromEnvironment(t *testing.T, name string) uint64 {
+	s := os.Getenv(name)
+	if s == "" {
+		return 0
 	}
+	n, err := strconv.ParseUint(s, 0, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// oneSeed is the seed to replay, 0 when many are to be played.
+func oneSeed(t *testing.T) uint64 {
 	if *seedFlag != 0 {
-		first, n = *seedFlag, 1
+		return *seedFlag
 	}
-	var total Stats
-	began := time.Now()
-	failures := map[string]int{}
-	for i := range uint64(n) {
-		stats, failure := Run(Options{Seed: first + i})
-		total.Add(stats)
-		if failure != nil {
-			if failures[failure.Promise] < 3 || n == 1 {
-				t.Errorf("%v", failure)
-			}
-			failures[failure.Promise]++
-			if n == 1 {
-				t.Logf("%s", failure.Trace)
-			}
+	return fromEnvironment(t, "WALSIDECAR_SEED")
+}
+
+// fixedSeeds are the same in every run; what follows them is not.
+const fixedSeeds = 1000
+
+// TestHistories plays the seeds that once failed, then many.
+func TestHistories(t *testing.T) {
+	if seed := oneSeed(t); seed != 0 {
+		play(t, Any, []uint64{seed})
+		return
+	}
+	play(t, Any, oldSeeds(t))
+	n := *historiesFlag
+	if n == 0 {
+		n = int(fromEnvironment(t, "WALSIDECAR_SIM_HISTORIES"))
+	}
+	if n == 0 {
+		n = 2500
+	}
+	if testing.Short() {
+		n /= 10
+	}
+	seeds := make([]uint64, n)
+	for i := range seeds {
+		seeds[i] = uint64(i + 1)
+		if i >= fixedSeeds {
+			seeds[i] = uint64(time.Now().UnixNano()) + uint64(i)
 		}
 	}
-	t.Logf("%v in %v: %+v", failures, time.Since(began), total)
+	play(t, Any, seeds)
+}
+
+func TestP1_AnAckLeavesOnlyOnceItsFramesAreOnTheDisk(t *testing.T)   { few(t, Honest, 100) }
+func TestP2_AckedRecordsSurviveCrashesAndLateWrites(t *testing.T)    { few(t, Late, 150) }
+func TestP3_WhatWasNeverAckedDoesNotComeBack(t *testing.T)           { few(t, Late, 151) }
+func TestP4_AnOffsetNeverNamesTwoRecords(t *testing.T)               { few(t, Honest, 101) }
+func TestP7_DamageToAckedDataStopsTheStart(t *testing.T)             { few(t, Lying, 250) }
+func TestP10_AFailedOrStalledWriteIsFinal(t *testing.T)              { few(t, Failing, 150) }
+func TestP12_AFullLogTakesWhatFreesSpaceAndThenAppends(t *testing.T) { few(t, Honest, 102) }
+func TestASnapshotOfTheLogIsAnEarlierStateOfIt(t *testing.T)         { few(t, Restored, 100) }
+
+// few plays n histories of one kind. The seeds of two tests differ where n does.
+func few(t *testing.T, kind Kind, n int) {
+	if seed := oneSeed(t); seed != 0 {
+		play(t, kind, []uint64{seed})
+		return
+	}
+	seeds := make([]uint64, n)
+	for i := range seeds {
+		seeds[i] = uint64(1_000_000*n + i)
+	}
+	play(t, kind, seeds)
+}
+
+// play plays the histories of those seeds, on every core, up to the first failure.
+func play(t *testing.T, kind Kind, seeds []uint64) {
+	t.Helper()
+	var total Stats
+	var failed *Failure
+	var mu sync.Mutex
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	began := time.Now()
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(seeds) {
+					return
+				}
+				stats, failure := Run(Options{Seed: seeds[i], Kind: kind})
+				mu.Lock()
+				total.Add(stats)
+				if failure != nil && failed == nil {
+					failed = failure
+					next.Store(int64(len(seeds)))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	if failed != nil {
+		t.Logf("%s", failed.Trace)
+		t.Errorf("%v\nafter %d histories; replay with: go test ./sim -run '^%s$' -seed %d", failed, total.Histories, t.Name(), failed.Seed)
+	}
+	t.Logf("%d histories in %.1fs, %.0f per second: %+v", total.Histories, time.Since(began).Seconds(),
+		float64(total.Histories)/time.Since(began).Seconds(), total)
+}
+
+// oldSeeds are the seeds in testdata/seeds.txt: one a line, with what it found.
+func oldSeeds(t *testing.T) []uint64 {
+	f, err := os.Open("testdata/seeds.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var seeds []uint64
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		seed, err := strconv.ParseUint(text, 0, 64)
+		if err != nil {
+			t.Fatalf("testdata/seeds.txt: %v", err)
+		}
+		seeds = append(seeds, seed)
+	}
+	return seeds
+}
+
+// TestAHistoryIsTheSameEveryTime: what a seed found must be found again.
+func TestAHistoryIsTheSameEveryTime(t *testing.T) {
+	for seed := range uint64(20) {
+		a, failedA := run(Options{Seed: seed}, false)
+		b, failedB := run(Options{Seed: seed}, true)
+		if a != b || (failedA == nil) != (failedB == nil) {
+			t.Fatalf("seed %d: two histories: %+v and %+v", seed, a, b)
+		}
+	}
 }
