@@ -43,22 +43,29 @@ func Format(o FormatOptions) (*Formatted, error) {
 	if o.Node == "" {
 		o.Node = mintNode()
 	}
-	created, err := makeFile(&o)
-	if err != nil {
+	_, err := os.Stat(o.Path)
+	switch {
+	case err == nil:
+		return formatExisting(o)
+	case !errors.Is(err, os.ErrNotExist):
 		return nil, err
+	case belongsToKernel(o.Path):
+		return nil, fmt.Errorf("%w: %s does not exist: is the volume attached?", ErrNoLog, o.Path)
 	}
+	return formatNew(o)
+}
+
+func formatExisting(o FormatOptions) (*Formatted, error) {
 	dev, err := device.Open(o.Path, device.OpenOptions{Exclusive: true})
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
-	if !created {
-		if err := mayFormat(dev, o); err != nil {
-			return nil, fmt.Errorf("format %s: %w; nothing was written", o.Path, err)
-		}
+	if err := mayFormat(dev, o); err != nil {
+		return nil, fmt.Errorf("format %s: %w; nothing was written", o.Path, err)
 	}
-	options := ringwal.FormatOptions{UUID: uuid.New(), Node: o.Node, StallAfter: o.StallAfter}
-	if !created && o.SizeBytes > 0 {
+	var capacity uint64
+	if o.SizeBytes > 0 {
 		if o.SizeBytes > dev.SizeBytes() {
 			return nil, fmt.Errorf("format %s: %w: size of %d bytes, the device has %d", o.Path, ringwal.ErrGeometry, o.SizeBytes, dev.SizeBytes())
 		}
@@ -66,42 +73,63 @@ func Format(o FormatOptions) (*Formatted, error) {
 		if err != nil {
 			return nil, fmt.Errorf("format %s: %w", o.Path, err)
 		}
-		options.CapacityBytes = g.CapacityBytes
+		capacity = g.CapacityBytes
 	}
-	sb, err := ringwal.Format(dev, options)
-	if err != nil {
-		if created {
-			_ = os.Remove(o.Path)
-		}
-		return nil, fmt.Errorf("format %s: %w", o.Path, err)
-	}
-	return &Formatted{Path: o.Path, LogUUID: uuid.UUID(sb.UUID).String(), Node: sb.Node, CapacityBytes: sb.Geometry.CapacityBytes,
-		BlockBytes: sb.Geometry.BlockBytes, Created: created}, nil
+	return write(dev, o, capacity)
 }
 
-// makeFile creates the file of a log that does not exist yet.
-func makeFile(o *FormatOptions) (created bool, err error) {
-	_, err = os.Stat(o.Path)
-	if err == nil {
-		return false, nil
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		return false, err
-	}
-	if belongsToKernel(o.Path) {
-		return false, fmt.Errorf("%w: %s does not exist: is the volume attached?", ErrNoLog, o.Path)
-	}
+// formatNew makes a log in a new file. It gets its name only when it is a log: a crash
+// on the way leaves nothing there that a start would have to refuse.
+func formatNew(o FormatOptions) (*Formatted, error) {
 	size := o.SizeBytes
 	if size == 0 {
 		size = DefaultFileBytes
 	}
 	if size < ringwal.MinLogBytes {
-		return false, fmt.Errorf("format %s: %w: %d bytes, the least is %d (WALSIDECAR_WAL_SIZE)", o.Path, ringwal.ErrTooSmall, size, ringwal.MinLogBytes)
+		return nil, fmt.Errorf("format %s: %w: %d bytes, the least is %d (WALSIDECAR_WAL_SIZE)", o.Path, ringwal.ErrTooSmall, size, ringwal.MinLogBytes)
 	}
 	if err := os.MkdirAll(filepath.Dir(o.Path), 0o755); err != nil {
-		return false, err
+		return nil, err
 	}
-	return true, device.CreateFile(o.Path, size)
+	unfinished := fmt.Sprintf("%s.unfinished-%d", o.Path, os.Getpid())
+	_ = os.Remove(unfinished) // of a process that had our pid
+	if err := device.CreateFile(unfinished, size); err != nil {
+		return nil, err
+	}
+	defer os.Remove(unfinished)
+	dev, err := device.Open(unfinished, device.OpenOptions{Exclusive: true})
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	made, err := write(dev, o, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Link(unfinished, o.Path); err != nil { // never over a file that came meanwhile
+		return nil, fmt.Errorf("format %s: %w", o.Path, err)
+	}
+	made.Created = true
+	return made, syncDirectory(filepath.Dir(o.Path))
+}
+
+func syncDirectory(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// write makes dev a new log.
+func write(dev device.Device, o FormatOptions, capacity uint64) (*Formatted, error) {
+	sb, err := ringwal.Format(dev, ringwal.FormatOptions{UUID: uuid.New(), Node: o.Node, StallAfter: o.StallAfter, CapacityBytes: capacity})
+	if err != nil {
+		return nil, fmt.Errorf("format %s: %w", o.Path, err)
+	}
+	return &Formatted{Path: o.Path, LogUUID: uuid.UUID(sb.UUID).String(), Node: sb.Node, CapacityBytes: sb.Geometry.CapacityBytes,
+		BlockBytes: sb.Geometry.BlockBytes}, nil
 }
 
 // mayFormat refuses what holds something.

@@ -69,13 +69,8 @@ func openOn(ctx context.Context, c Config, dev device.Device) (*Node, error) {
 // makeMissingFile formats a file log that does not exist yet.
 func makeMissingFile(c Config) error {
 	_, err := os.Stat(c.Path)
-	switch {
-	case err == nil:
-		return nil
-	case !errors.Is(err, os.ErrNotExist):
+	if err == nil || !errors.Is(err, os.ErrNotExist) {
 		return err
-	case belongsToKernel(c.Path):
-		return fmt.Errorf("%w: %s does not exist: is the volume attached?", ErrNoLog, c.Path)
 	}
 	_, err = Format(FormatOptions{Path: c.Path, Node: c.Node, SizeBytes: c.SizeBytes, StallAfter: c.StallAfter})
 	return err

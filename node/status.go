@@ -104,7 +104,7 @@ func (n *Node) status() *Status {
 	mark, _ = n.wal.NewestCheckpoint()
 	plan := n.reader.PlanTrim(mark.Start)
 	named, sessions := n.committer.Table().Producers()
-	room := n.wal.Room(ringwal.ClassAppend)
+	room := n.committer.AppendRoom()
 	s := &Status{
 		LogUUID: uuid.UUID(n.welcome.Log).String(), Node: n.welcome.Node, Path: n.cfg.Path, Epoch: n.start.Epoch,
 		TrimPosition: n.wal.Trim(), DurablePosition: n.wal.Durable(), HeadPosition: n.wal.Head(),
