@@ -30,6 +30,7 @@ type loopState struct {
 	checkpointAt uint64          // head when the newest checkpoint was asked for
 	plan         stream.TrimPlan // the newest
 	plannedAt    uint64          // head then
+	plannedNS    int64           // CLOCK_BOOTTIME then
 	failedTold   bool            // everybody was told that the log has stopped
 	quit         bool            // the loop ends
 	stall        ringwal.StallState

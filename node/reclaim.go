@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
@@ -12,6 +13,10 @@ import (
 // trimShare is the part of the ring that a trim should free while there is no
 // shortage: each trim costs two superblock writes.
 const trimShare = 64
+
+// planEvery is the least time between two looks at all streams for a trim, unless a
+// request waits for room: an application may trim every stream by itself.
+const planEvery = 10 * time.Millisecond
 
 // superblockJob is one thing for the goroutine that writes superblocks: a copy to be
 // written, or the header of the frame that a trim is to begin at.
@@ -61,7 +66,11 @@ func (n *Node) maintain() {
 		return
 	}
 	if l.trimWanted && n.mayTrim() {
-		n.tryTrim()
+		if due := l.plannedNS + int64(planEvery); l.chunk == nil && device.NowNS() < due {
+			l.wakeAt(due)
+		} else {
+			n.tryTrim()
+		}
 	}
 	if !l.superBusy {
 		if offset, b, ok := n.wal.NextSuperblock(device.NowNS()); ok {
@@ -85,7 +94,7 @@ func (n *Node) tryTrim() {
 	l := &n.loop
 	mark, _ := n.wal.NewestCheckpoint()
 	head := n.wal.Head()
-	l.plan, l.plannedAt = n.reader.PlanTrim(mark.Start), head
+	l.plan, l.plannedAt, l.plannedNS = n.reader.PlanTrim(mark.Start), head, device.NowNS()
 	wrote, err := n.committer.MaybeCheckpoint(l.plan.Records)
 	if err != nil && !errors.Is(err, ringwal.ErrWait) && !errors.Is(err, ringwal.ErrFull) {
 		n.log.Warn("checkpoint refused", "error", err)

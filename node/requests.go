@@ -21,12 +21,20 @@ type request struct {
 	list   []stream.StreamInfo
 }
 
+// roundBytes is how many bytes of requests are decided before the loop looks at
+// completions again: decided requests must not wait for a flood of new ones.
+const roundBytes = 1 << 20
+
 // decide takes requests from the sessions in turn, one chunk each, until none is
-// left or the log has to wait for the device. It reports whether it decided any.
+// left, roundBytes were taken, or the log has to wait for the device. It reports
+// whether it decided any.
 func (n *Node) decide() bool {
 	l := &n.loop
 	decided := false
-	for n.wal.Err() == nil {
+	for taken := 0; n.wal.Err() == nil; {
+		if taken >= roundBytes {
+			return true
+		}
 		if l.chunk == nil {
 			if len(l.ready) == 0 {
 				return decided
@@ -37,6 +45,7 @@ func (n *Node) decide() bool {
 				continue
 			}
 		}
+		taken += l.chunk.Bytes()
 		some, done := n.decideChunk(l.chunk)
 		decided = decided || some
 		if !done {

@@ -80,6 +80,10 @@ type StatusStart struct {
 // knew last.
 const statusPatience = time.Second
 
+// statusPlanStreams is the most streams that a status looks at to name the one that
+// pins the log; above, it shows what the last trim found.
+const statusPlanStreams = 2000
+
 // Status returns the log's state. It never waits longer than a second.
 func (n *Node) Status() *Status {
 	answer := make(chan *Status, 1)
@@ -100,9 +104,11 @@ func (n *Node) Status() *Status {
 
 // status is Status, in the loop.
 func (n *Node) status() *Status {
-	g, mark := n.wal.Geometry(), ringwal.CheckpointMark{}
-	mark, _ = n.wal.NewestCheckpoint()
-	plan := n.reader.PlanTrim(mark.Start)
+	g, plan := n.wal.Geometry(), n.loop.plan
+	if n.committer.Table().Streams() <= statusPlanStreams {
+		mark, _ := n.wal.NewestCheckpoint()
+		plan = n.reader.PlanTrim(mark.Start)
+	}
 	named, sessions := n.committer.Table().Producers()
 	room := n.committer.AppendRoom()
 	s := &Status{
