@@ -70,8 +70,13 @@ const testFileBytes = 32 << 20
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
+	return newRigOf(t, testFileBytes)
+}
+
+func newRigOf(t *testing.T, sizeBytes int64) *rig {
+	t.Helper()
 	r := &rig{t: t, path: filepath.Join(t.TempDir(), "wal")}
-	r.cfg = Config{Path: r.path, SizeBytes: testFileBytes, Store: "none", MemoryBytes: 128 << 20, Log: slog.New(slog.DiscardHandler)}
+	r.cfg = Config{Path: r.path, SizeBytes: sizeBytes, Store: "none", MemoryBytes: 128 << 20, Log: slog.New(slog.DiscardHandler)}
 	r.open()
 	return r
 }
