@@ -263,13 +263,19 @@ func TestALargeRecordOverdrawsTheCredit(t *testing.T) {
 func TestCancelledReadSaysWhereToGoOn(t *testing.T) {
 	d := newLog(t, testBudget).connect()
 	id := d.stream("orders", 300)
-	request := d.ask(&wire.Read{Stream: id, Credit: 1}) // one record at a time
-	r := d.collect(request, func(r *reading) bool { return len(r.records) == 1 })
-	r.isFrom(t, 0, 1)
+	// The cursor finds more records at once than the credit has room to send.
+	request := d.ask(&wire.Read{Stream: id, Credit: 10 * 56})
+	r := d.collect(request, func(r *reading) bool { return len(r.records) >= 9 })
+	r.isFrom(t, 0, len(r.records))
+	time.Sleep(20 * time.Millisecond)
 	d.write((&wire.Cancel{}).AppendTo(nil, request))
-	d.collect(request, nil).marked(t, "0: end 1")
+	rest := d.collect(request, nil)
+	n := len(r.records) + len(rest.records)
+	if last := rest.marks[len(rest.marks)-1]; n > 20 || last != fmt.Sprintf("%d: end %d", len(rest.records), n) {
+		t.Errorf("%d records, then %s", n, last)
+	}
 
-	request = d.ask(&wire.Replay{Credit: 1})
+	request = d.ask(&wire.Replay{Credit: 1}) // one batch, of one record
 	r = d.collect(request, func(r *reading) bool { return len(r.records) == 1 })
 	d.write((&wire.Cancel{}).AppendTo(nil, request))
 	end := d.collect(request, nil)

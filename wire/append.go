@@ -110,11 +110,6 @@ func (m *Append) Decode(h Header, body []byte) error {
 	if count == 0 || count > MaxBatchRecords {
 		return malformed("append: a batch has 1 to 4,096 records")
 	}
-	// An entry has at least its head: a count that the body cannot hold must not
-	// make the slice grow.
-	if int(count) > (len(body)-s.at)/entryHeadBytes {
-		return malformed("append: more entries than bytes")
-	}
 	for range count {
 		m.Entries = append(m.Entries, Entry{})
 		if err := m.Entries[len(m.Entries)-1].decode(&s); err != nil {

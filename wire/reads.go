@@ -192,9 +192,6 @@ func (r *Record) decode(s *scanner) error {
 
 // decodeRecords decodes count records and the end of the message.
 func decodeRecords(s *scanner, count uint32, into []Record) ([]Record, error) {
-	if int64(count) > int64((len(s.b)-s.at)/RecordHeadBytes) {
-		return into, malformed("more records than bytes")
-	}
 	for range count {
 		into = append(into, Record{})
 		if err := into[len(into)-1].decode(s); err != nil {
@@ -287,17 +284,18 @@ func (m *ReplayBatches) Decode(h Header, body []byte) (err error) {
 	s := scanner{b: body}
 	count, names := s.u32(), s.u32()
 	m.Names, m.Records = m.Names[:0], m.Records[:0]
-	if s.bad || h.Flags != 0 || int64(names) > int64(len(body)/streamNameFixedBytes) {
+	if s.bad || h.Flags != 0 {
 		return malformed("replay_batches: fixed part")
 	}
 	for range names {
 		stream, n := s.u64(), s.u16()
 		s.zero(6)
-		m.Names = append(m.Names, StreamName{Stream: stream, Name: string(s.take(int(n)))})
+		name := s.take(int(n))
 		s.align()
-	}
-	if s.bad {
-		return malformed("replay_batches: bad name")
+		if s.bad {
+			return malformed("replay_batches: bad name")
+		}
+		m.Names = append(m.Names, StreamName{Stream: stream, Name: string(name)})
 	}
 	m.Records, err = decodeRecords(&s, count, m.Records)
 	return err
