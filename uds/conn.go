@@ -30,15 +30,23 @@ func newConn(nc *net.UnixConn) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{net: nc, raw: raw}
+	if c.peer, err = PeerOf(raw); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// PeerOf asks the kernel who connected a Unix socket (SO_PEERCRED).
+func PeerOf(raw syscall.RawConn) (session.Peer, error) {
 	var cred *unix.Ucred
+	var err error
 	if cerr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); cerr != nil {
-		return nil, cerr
+		return session.Peer{}, cerr
 	}
 	if err != nil {
-		return nil, os.NewSyscallError("getsockopt SO_PEERCRED", err)
+		return session.Peer{}, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
-	c.peer = session.Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}
-	return c, nil
+	return session.Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
 }
 
 // serve moves bytes until the session or the client ends.

@@ -45,26 +45,29 @@ const (
 	backlog = session.MaxSessions
 )
 
-// listener is a bound, listening socket with its lock.
-type listener struct {
+// Listener is a bound, listening socket with its lock. Accept returns a
+// *net.UnixConn.
+type Listener struct {
 	net.Listener
 	path string
 	lock *os.File
 	stat unix.Stat_t // of the socket's inode, to recognise it
 }
 
-// listen makes the socket at path. A socket that nobody listens on is replaced;
-// one that somebody does is never touched.
-func listen(path string, mode fs.FileMode) (*listener, error) {
+// NewListener makes the socket at path, for any door on a Unix socket. A socket that
+// nobody listens on is replaced; one that somebody does is never touched. setting is
+// what an error tells people to change (WALSIDECAR_SOCKET). The error wraps ErrInUse,
+// ErrPathTooLong or ErrNotASocket where it is one of those.
+func NewListener(path string, mode fs.FileMode, setting string) (*Listener, error) {
 	if n := len(path); n > MaxPathBytes {
-		return nil, fmt.Errorf("%w: %s has %d bytes, and a Unix socket's path has %d at most: set WALSIDECAR_SOCKET to a shorter one, or a relative one",
-			ErrPathTooLong, path, n, MaxPathBytes)
+		return nil, fmt.Errorf("%w: %s has %d bytes, and a Unix socket's path has %d at most: set %s to a shorter one, or a relative one",
+			ErrPathTooLong, path, n, MaxPathBytes, setting)
 	}
-	lock, err := lockFile(path + LockSuffix)
+	lock, err := lockFile(path+LockSuffix, setting)
 	if err != nil {
 		return nil, err
 	}
-	l, err := bind(path, mode)
+	l, err := bind(path, mode, setting)
 	if err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -74,7 +77,7 @@ func listen(path string, mode fs.FileMode) (*listener, error) {
 }
 
 // lockFile takes the lock of a socket path for this process.
-func lockFile(path string) (*os.File, error) {
+func lockFile(path, setting string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock file of the socket: %w", err)
@@ -86,8 +89,8 @@ func lockFile(path string) (*os.File, error) {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		return nil, fmt.Errorf("%w: process %s holds %s: stop that sidecar, or set WALSIDECAR_SOCKET to another path",
-			ErrInUse, strings.TrimSpace(string(holder[:n])), path)
+		return nil, fmt.Errorf("%w: process %s holds %s: stop that sidecar, or set %s to another path",
+			ErrInUse, strings.TrimSpace(string(holder[:n])), path, setting)
 	}
 	// The number is for people; the lock alone counts.
 	if err := f.Truncate(0); err == nil {
@@ -97,8 +100,8 @@ func lockFile(path string) (*os.File, error) {
 }
 
 // bind makes the socket. Its lock is held.
-func bind(path string, mode fs.FileMode) (*listener, error) {
-	if err := clearPath(path); err != nil {
+func bind(path string, mode fs.FileMode, setting string) (*Listener, error) {
+	if err := clearPath(path, setting); err != nil {
 		return nil, err
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -116,7 +119,7 @@ func bind(path string, mode fs.FileMode) (*listener, error) {
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		return nil, fmt.Errorf("bind socket %s: %w", path, err)
 	}
-	l := &listener{path: path}
+	l := &Listener{path: path}
 	if err := l.listen(fd, file, mode); err != nil {
 		_ = unix.Unlink(path)
 		return nil, err
@@ -124,7 +127,7 @@ func bind(path string, mode fs.FileMode) (*listener, error) {
 	return l, nil
 }
 
-func (l *listener) listen(fd int, file *os.File, mode fs.FileMode) (err error) {
+func (l *Listener) listen(fd int, file *os.File, mode fs.FileMode) (err error) {
 	if err = unix.Chmod(l.path, uint32(mode.Perm())); err != nil {
 		return fmt.Errorf("mode of socket %s: %w", l.path, err)
 	}
@@ -141,7 +144,7 @@ func (l *listener) listen(fd int, file *os.File, mode fs.FileMode) (err error) {
 }
 
 // clearPath removes a socket that nobody listens on.
-func clearPath(path string) error {
+func clearPath(path, setting string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
 	switch {
@@ -150,7 +153,7 @@ func clearPath(path string) error {
 	case err != nil:
 		return fmt.Errorf("socket %s: %w", path, err)
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
-		return fmt.Errorf("%w: %s exists and is something else: move it away, or set WALSIDECAR_SOCKET to another path", ErrNotASocket, path)
+		return fmt.Errorf("%w: %s exists and is something else: move it away, or set %s to another path", ErrNotASocket, path, setting)
 	}
 	err = probe(path)
 	switch {
@@ -160,7 +163,7 @@ func clearPath(path string) error {
 		}
 		return nil
 	case err == nil || errors.Is(err, unix.EAGAIN):
-		return fmt.Errorf("%w: somebody listens on %s: stop it, or set WALSIDECAR_SOCKET to another path", ErrInUse, path)
+		return fmt.Errorf("%w: somebody listens on %s: stop it, or set %s to another path", ErrInUse, path, setting)
 	}
 	return fmt.Errorf("%w: cannot tell whether somebody listens on %s: %w", ErrInUse, path, err)
 }
@@ -175,8 +178,9 @@ func probe(path string) error {
 	return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 }
 
-// stop closes the socket to new connections and removes it if it is still ours.
-func (l *listener) stop() {
+// Stop closes the socket to new connections and removes it if it is still ours.
+// The path stays locked until Unlock.
+func (l *Listener) Stop() {
 	_ = l.Close()
 	var st unix.Stat_t
 	if err := unix.Lstat(l.path, &st); err == nil && st.Ino == l.stat.Ino && st.Dev == l.stat.Dev {
@@ -184,5 +188,5 @@ func (l *listener) stop() {
 	}
 }
 
-// unlock gives the path to others.
-func (l *listener) unlock() { _ = l.lock.Close() }
+// Unlock gives the path to others.
+func (l *Listener) Unlock() { _ = l.lock.Close() }

@@ -18,11 +18,11 @@ import (
 )
 
 // tryListen makes a socket and removes it at the end of the test.
-func tryListen(t *testing.T, path string, mode fs.FileMode) (*listener, error) {
+func tryListen(t *testing.T, path string, mode fs.FileMode) (*Listener, error) {
 	t.Helper()
-	l, err := listen(path, mode)
+	l, err := NewListener(path, mode, setting)
 	if err == nil {
-		t.Cleanup(func() { l.stop(); l.unlock() })
+		t.Cleanup(func() { l.Stop(); l.Unlock() })
 	}
 	return l, err
 }
@@ -133,7 +133,7 @@ func TestMode(t *testing.T) {
 		for _, mode := range []fs.FileMode{0o600, 0o660, 0o666} {
 			path := filepath.Join(t.TempDir(), "wal.sock")
 			old := syscall.Umask(umask)
-			l, err := listen(path, mode)
+			l, err := NewListener(path, mode, setting)
 			syscall.Umask(old)
 			if err != nil {
 				t.Fatal(err)
@@ -141,8 +141,8 @@ func TestMode(t *testing.T) {
 			if st, err := os.Lstat(path); err != nil || st.Mode().Perm() != mode {
 				t.Errorf("umask %o: mode %o, want %o", umask, st.Mode().Perm(), mode)
 			}
-			l.stop()
-			l.unlock()
+			l.Stop()
+			l.Unlock()
 		}
 	}
 }
@@ -150,11 +150,11 @@ func TestMode(t *testing.T) {
 // A socket that is no longer ours is not removed.
 func TestStopLeavesTheSocketOfAnother(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "wal.sock")
-	l, err := listen(path, DefaultMode)
+	l, err := NewListener(path, DefaultMode, setting)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.unlock()
+	defer l.Unlock()
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestStopLeavesTheSocketOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
-	l.stop()
+	l.Stop()
 	if !canConnect(path) {
 		t.Error("the other's socket was removed")
 	}

@@ -16,6 +16,9 @@ import (
 	"github.com/walsidecar/walsidecar/wire"
 )
 
+// setting names the path of this door's socket.
+const setting = "WALSIDECAR_SOCKET"
+
 // Options of a Server. Path and Host must be given.
 type Options struct {
 	Path   string         // of the socket, at most MaxPathBytes
@@ -42,7 +45,7 @@ func OwnAccess() (session.Access, error) {
 // use.
 type Server struct {
 	options  Options
-	listener *listener
+	listener *Listener
 	serving  sync.WaitGroup // connections
 
 	mu       sync.Mutex
@@ -61,7 +64,7 @@ func Listen(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	l, err := listen(o.Path, o.Mode)
+	l, err := NewListener(o.Path, o.Mode, setting)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +163,7 @@ func (s *Server) Drain() {
 	s.draining = true
 	s.mu.Unlock()
 	if first {
-		s.listener.stop()
+		s.listener.Stop()
 	}
 }
 
@@ -179,5 +182,5 @@ func (s *Server) Close() {
 	s.Drain()
 	s.Shutdown()
 	s.serving.Wait()
-	s.closed.Do(s.listener.unlock)
+	s.closed.Do(s.listener.Unlock)
 }
