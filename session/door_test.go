@@ -85,7 +85,6 @@ type door struct {
 	left    sync.Once
 	send    chan []byte
 	answers chan answer
-	pending []answer
 }
 
 type answer struct {

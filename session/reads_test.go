@@ -276,7 +276,7 @@ func TestCancelledReadSaysWhereToGoOn(t *testing.T) {
 	}
 
 	request = d.ask(&wire.Replay{Credit: 1}) // one batch, of one record
-	r = d.collect(request, func(r *reading) bool { return len(r.records) == 1 })
+	d.collect(request, func(r *reading) bool { return len(r.records) == 1 })
 	d.write((&wire.Cancel{}).AppendTo(nil, request))
 	end := d.collect(request, nil)
 	var next uint64
