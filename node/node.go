@@ -102,6 +102,7 @@ type Node struct {
 	failed   chan error // the fatal cause, once
 	stopped  chan struct{}
 	draining atomic.Bool
+	refusing atomic.Pointer[wire.Error] // why the log takes nothing more
 	snapshot atomic.Pointer[Status]
 }
 

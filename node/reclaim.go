@@ -173,6 +173,7 @@ func (n *Node) checkFailed() bool {
 	if !l.failedTold {
 		l.failedTold = true
 		n.log.Error("the log has stopped; nothing more is acked", "error", err)
+		n.refusing.Store(n.stopError())
 		n.reader.Fail(err)
 		l.answers.fail(n, n.stopError())
 		n.failed <- err

@@ -198,8 +198,8 @@ func (n *Node) Opened(*session.Session) error {
 	if n.draining.Load() {
 		return ErrDraining
 	}
-	if s := n.snapshot.Load(); s != nil && s.State == "failed" {
-		return &wire.Error{Code: wire.CodeLogFailed, Message: s.Failure}
+	if e := n.refusing.Load(); e != nil {
+		return e
 	}
 	return nil
 }
