@@ -263,3 +263,22 @@ func TestALogIsFoundByItsUUID(t *testing.T) {
 	h.set("WAL=uuid:018f4e7a-0000-7000-8000-0123456789ab")
 	h.run("serve").fails(t, 12, "018f4e7a-0000-7000-8000-0123456789ab")
 }
+
+func TestASlowAppendIsLoggedWithItsStages(t *testing.T) {
+	h := newHost(t, "SLOW_APPEND=1ms")
+	p := h.serve("--profile", "gp3")
+	await(t, "the log line", func() bool {
+		h.must("append", "s", "x") // most take less than a millisecond there, some more
+		return strings.Contains(p.stderr.String(), "slow append")
+	})
+	for _, line := range lines(p.stderr.String()) {
+		if !strings.Contains(line, "slow append") {
+			continue
+		}
+		for _, stage := range []string{"total_ms", "queue_ms", "device_ms", "order_ms"} {
+			if !strings.Contains(line, `"`+stage+`":`) {
+				t.Errorf("%s is not told: %s", stage, line)
+			}
+		}
+	}
+}
