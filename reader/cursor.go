@@ -34,6 +34,10 @@ type Query struct {
 	Follow     bool   // wait for more at the durable end instead of ending there
 }
 
+// recordOverheadBytes is what a record counts for beside its payload and headers, so
+// that an event of empty records is bounded too.
+const recordOverheadBytes = 64
+
 // errTrimmed says that the place looked at was trimmed away meanwhile.
 var errTrimmed = errors.New("trimmed meanwhile")
 
@@ -235,11 +239,12 @@ func (c *Cursor) take(f *ringwal.FrameView, end uint64, maxBytes int, bytes *int
 			if rec.Offset != c.next && c.since == math.MinInt64 {
 				return false, c.walk.unreadable(f.Position, "the order of its records")
 			}
-			if *bytes > 0 && *bytes+len(rec.Payload)+len(rec.Headers) > maxBytes || c.left == 0 {
+			size := recordOverheadBytes + len(rec.Payload) + len(rec.Headers)
+			if *bytes > 0 && *bytes+size > maxBytes || c.left == 0 {
 				return true, nil
 			}
 			c.since = math.MinInt64
-			*bytes += len(rec.Payload) + len(rec.Headers) + 1
+			*bytes += size
 			c.left--
 			c.next = rec.Offset + 1
 			c.records = append(c.records, makeRecord(&rec, it.Position, n == it.Count))
