@@ -85,9 +85,11 @@ func belongsToKernel(path string) bool {
 
 func (n *Node) bringUp(ctx context.Context) error {
 	began := time.Now()
-	if info, err := device.Describe(n.cfg.Path); err == nil {
-		n.info = info
+	info, err := device.Describe(n.cfg.Path)
+	if err != nil {
+		return err // whether late writes must be waited for depends on it
 	}
+	n.info = info
 	if err := n.dev.Flush(); err != nil {
 		return err
 	}
