@@ -52,6 +52,7 @@ func (a *app) run(args []string) int {
 		newStatusCommand(a), newWaitReadyCommand(a),
 		newInspectCommand(a), newVerifyCommand(a), newSalvageCommand(a),
 		newConfigCommand(a), newVersionCommand(a),
+		newBenchCommand(a), newBenchNullCommand(),
 	)
 	err := root.ExecuteContext(context.Background())
 	if err == nil {

@@ -1,0 +1,289 @@
+// Package load measures a sidecar: it makes the load of `walsidecar bench`, in a
+// process apart from the sidecar's, and beside it what the raw device and the door
+// alone do, in turns, so that all of them meet the same machine.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	walsidecar "github.com/walsidecar/walsidecar/clients/go"
+)
+
+// Cell is one measurement.
+type Cell struct {
+	SizeBytes     int           // payload of a record
+	Producers     int           // goroutines that append
+	InFlight      int           // records that a producer has unanswered; 1 is the closed loop
+	RatePerSecond float64       // open loop: records of all producers together; 0: as many as go through
+	Duration      time.Duration // of the load
+}
+
+const (
+	// sessionBytes is how many bytes of appends one session keeps in flight; a cell
+	// that has more takes several sessions. A sidecar reads no more of one session
+	// than 4 MiB ahead.
+	sessionBytes = 3 << 20
+	// maxSessions bounds the sessions of a cell.
+	maxSessions = 32
+	// messageBytes is what a record takes in flight beside its payload.
+	messageBytes = 64
+	// payloadBytes is the size of the random bytes that payloads are cut from.
+	payloadBytes = 8 << 20
+)
+
+// sessions is how many sessions a cell needs.
+func (c *Cell) sessions() int {
+	requests := c.Producers * c.InFlight
+	byBytes := (requests*(c.SizeBytes+messageBytes) + sessionBytes - 1) / sessionBytes
+	byRequests := (requests + walsidecar.MaxInFlight - 1) / walsidecar.MaxInFlight
+	return min(max(byBytes, byRequests, 1), c.Producers, maxSessions)
+}
+
+// generator appends to one sidecar. Its phases share the sessions.
+type generator struct {
+	cell     Cell
+	sessions []*walsidecar.Client
+	streams  []string        // of the sessions, one each
+	appended []atomic.Uint64 // the highest offset of each stream, plus 1
+	payload  []byte
+	counts   [countShards]shard
+}
+
+// countShards is how many histograms the producers of a phase share: one for each
+// would not stay in the processor's caches.
+const countShards = 8
+
+// shard counts the records of some producers.
+type shard struct {
+	mu      sync.Mutex
+	latency Histogram
+	onTime  uint64
+}
+
+// tally is what phases of load counted.
+type tally struct {
+	latency Histogram     // of every record, from its intended send time
+	onTime  uint64        // records acked before their phase's time was over
+	acked   uint64        // records
+	lasted  time.Duration // the phases, without what was in flight at their ends
+}
+
+// newGenerator connects the sessions of a cell.
+func newGenerator(ctx context.Context, socket string, cell Cell) (*generator, error) {
+	n := cell.sessions()
+	g := &generator{cell: cell, appended: make([]atomic.Uint64, n), payload: make([]byte, payloadBytes)}
+	random := rand.NewChaCha8([32]byte{'w', 'a', 'l'})
+	_, _ = random.Read(g.payload) // never fails
+	inFlight := min((cell.Producers*cell.InFlight+n-1)/n+cell.InFlight, walsidecar.MaxInFlight)
+	for i := range n {
+		c, err := walsidecar.Dial(ctx, socket, walsidecar.WithName("walsidecar bench"),
+			walsidecar.WithInFlight(inFlight, 2*sessionBytes), walsidecar.WithWaitWhileFull())
+		if err != nil {
+			g.close()
+			return nil, err
+		}
+		g.sessions = append(g.sessions, c)
+		g.streams = append(g.streams, fmt.Sprintf("bench/%016x/%d", rand.Uint64(), i))
+	}
+	for i, c := range g.sessions {
+		if _, err := c.CreateStream(ctx, g.streams[i]); err != nil {
+			g.close()
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+func (g *generator) close() {
+	for _, c := range g.sessions {
+		_ = c.Close() // never fails
+	}
+}
+
+// remove deletes the streams of the load.
+func (g *generator) remove(ctx context.Context) error {
+	var errs []error
+	for i, c := range g.sessions {
+		errs = append(errs, c.DeleteStream(ctx, g.streams[i]))
+	}
+	return errors.Join(errs...)
+}
+
+// phase makes the load for so long and waits for what is in flight; collect then
+// has its numbers, apart so that it does not count as the load's processor time.
+func (g *generator) phase(ctx context.Context, d time.Duration, into *tally) error {
+	producers := make([]producer, g.cell.Producers)
+	start := time.Now()
+	var group sync.WaitGroup
+	for i := range producers {
+		p := &producers[i]
+		*p = producer{g: g, number: i, session: i % len(g.sessions), start: start, until: start.Add(d)}
+		group.Go(func() {
+			if g.cell.RatePerSecond > 0 {
+				p.openLoop(ctx)
+			} else {
+				p.closedLoop(ctx)
+			}
+		})
+	}
+	group.Wait()
+	for i := range producers {
+		if err := producers[i].err; err != nil {
+			return err
+		}
+	}
+	into.lasted += d
+	return nil
+}
+
+// collect moves what the shards counted to into.
+func (g *generator) collect(into *tally) {
+	for i := range g.counts {
+		c := &g.counts[i]
+		into.latency.Add(&c.latency)
+		into.onTime += c.onTime
+		into.acked += c.latency.Count()
+		c.latency, c.onTime = Histogram{}, 0
+	}
+}
+
+// trim gives up what all sessions have appended so far.
+func (g *generator) trim(ctx context.Context, through *walsidecar.Client) error {
+	for i := range g.streams {
+		if before := g.appended[i].Load(); before > 0 {
+			if _, err := through.Trim(ctx, g.streams[i], before); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// producer appends records in one phase.
+type producer struct {
+	g       *generator
+	number  int
+	session int
+	start   time.Time
+	until   time.Time
+	sent    int
+	err     error
+}
+
+// flying is a record in flight.
+type flying struct {
+	ticket walsidecar.Ticket
+	due    time.Time // when it was sent, or should have been
+}
+
+// closedLoop keeps InFlight records in flight, and sends one for each answer.
+func (p *producer) closedLoop(ctx context.Context) {
+	ring := make([]flying, p.g.cell.InFlight)
+	now := time.Now()
+	for waited := 0; ; waited++ {
+		for p.sent-waited < len(ring) && now.Before(p.until) {
+			ticket, err := p.submit(ctx)
+			if err != nil {
+				p.err = err
+				return
+			}
+			ring[p.sent%len(ring)] = flying{ticket, now}
+			p.sent++
+			if len(ring) > 1 {
+				now = time.Now()
+			}
+		}
+		if waited == p.sent {
+			return
+		}
+		if now = p.wait(ctx, &ring[waited%len(ring)]); p.err != nil {
+			return
+		}
+	}
+}
+
+// openLoop sends at the times that the rate gives, late ones at once, as far as
+// InFlight allows; latency counts from those times.
+func (p *producer) openLoop(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	inFlight := make(chan flying, p.g.cell.InFlight)
+	var failed error
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		defer close(inFlight)
+		interval := float64(time.Second) / p.g.cell.RatePerSecond
+		for {
+			n := p.sent*p.g.cell.Producers + p.number
+			due := p.start.Add(time.Duration(float64(n) * interval))
+			if due.After(p.until) {
+				return
+			}
+			if early := time.Until(due); early > 0 {
+				time.Sleep(early)
+			}
+			ticket, err := p.submit(ctx)
+			if err != nil {
+				failed = err
+				return
+			}
+			p.sent++
+			inFlight <- flying{ticket, due}
+		}
+	})
+	for f := range inFlight {
+		if p.err == nil {
+			if p.wait(ctx, &f); p.err != nil {
+				cancel()
+			}
+		}
+	}
+	sender.Wait()
+	if p.err == nil {
+		p.err = failed
+	}
+}
+
+func (p *producer) submit(ctx context.Context) (walsidecar.Ticket, error) {
+	size := p.g.cell.SizeBytes
+	at := 0
+	if spare := len(p.g.payload) - size; spare > 0 {
+		at = (p.number*7919 + p.sent*size) % spare
+	}
+	return p.g.sessions[p.session].Submit(ctx, p.g.streams[p.session], p.g.payload[at:at+size])
+}
+
+// wait waits for one record, counts it, and returns the time.
+func (p *producer) wait(ctx context.Context, f *flying) time.Time {
+	result, err := f.ticket.Wait(ctx)
+	now := time.Now()
+	if err != nil {
+		p.err = err
+		return now
+	}
+	c := &p.g.counts[p.number%countShards]
+	c.mu.Lock()
+	c.latency.Record(now.Sub(f.due))
+	if now.Before(p.until) {
+		c.onTime++
+	}
+	c.mu.Unlock()
+	raise(&p.g.appended[p.session], result.Offset+1)
+	return now
+}
+
+// raise sets a to v unless it is higher.
+func raise(a *atomic.Uint64, v uint64) {
+	for {
+		old := a.Load()
+		if v <= old || a.CompareAndSwap(old, v) {
+			return
+		}
+	}
+}
