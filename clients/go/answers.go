@@ -196,6 +196,9 @@ func (c *Client) handleError(h wire.Header, body []byte) error {
 // refused decides what becomes of an append that was refused.
 func (c *Client) refused(r *request, m *wire.Error) {
 	err := fromWire(m, opAppend, r.label())
+	if r.streams == nil {
+		err.Entry = -1
+	}
 	c.forget(r, m.Code)
 	session := r.sequence != 0
 	switch {

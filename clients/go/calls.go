@@ -80,7 +80,7 @@ func (c *Client) abandon(ctx context.Context, k *call) error {
 	}
 	err := gaveUp(ctx, k.op, k.stream)
 	if c.lost != nil {
-		err.Message += ": " + c.lost.Error()
+		err.Message += ": " + brief(c.lost)
 	}
 	return err
 }

@@ -149,10 +149,10 @@ func TestErrorSaysWhatFailedWhereAndWhatToDo(t *testing.T) {
 	if !errors.Is(err, ErrPreconditionFailed) || !errors.As(err, &refusal) {
 		t.Fatalf("error %v", err)
 	}
-	if refusal.Stream != "orders" || refusal.Entry != 0 || refusal.Actual == nil || *refusal.Actual != 7 || refusal.OutcomeUnknown {
+	if refusal.Stream != "orders" || refusal.Entry != -1 || refusal.Actual == nil || *refusal.Actual != 7 || refusal.OutcomeUnknown {
 		t.Errorf("refusal %+v", refusal)
 	}
-	for _, part := range []string{"append: precondition_failed", `stream "orders"`, "entry 0", "actual 7", "read from the actual offset"} {
+	for _, part := range []string{"append: precondition_failed", `stream "orders"`, "actual 7", "read from the actual offset"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not say %q", err, part)
 		}

@@ -64,7 +64,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 	var dialer net.Dialer
 	socket, err := dialer.DialContext(ctx, "unix", c.path)
 	if err != nil {
-		return nil, disconnected("dial", fmt.Sprintf("no sidecar at %s: %v", c.path, err), err)
+		return nil, disconnected("dial", fmt.Sprintf("no sidecar at %s: %s", c.path, brief(err)), err)
 	}
 	n := &connection{
 		net: socket, buf: make([]byte, readBufferBytes), nextID: 1,
@@ -81,7 +81,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 		if errors.As(err, &refusal) {
 			return nil, err
 		}
-		return nil, disconnected("dial", fmt.Sprintf("introduction to the sidecar at %s: %v", c.path, err), err)
+		return nil, disconnected("dial", fmt.Sprintf("introduction to the sidecar at %s: %s", c.path, brief(err)), err)
 	}
 	return n, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/walsidecar/walsidecar/wire"
@@ -98,7 +99,7 @@ type Error struct {
 	// Stream is the name of the stream that the error is about, "" where there is
 	// none. For ErrLogFull it is the stream that pins the log.
 	Stream string
-	// Entry is the index of the entry of a batch that failed, -1 where there is none.
+	// Entry is the index of the entry that failed of a batch, else -1.
 	Entry int
 	// Actual is what was found in place of what the request asked for: the next
 	// offset of the stream, the last sequence of the producer.
@@ -181,6 +182,20 @@ func outcomeUnknown(op, stream, message string, cause error) *Error {
 	err := newError(wire.CodeOutcomeUnknown, op, stream, message)
 	err.cause = cause
 	return err
+}
+
+// brief is what an error says, without what the error that it becomes part of
+// repeats.
+func brief(err error) string {
+	var own *Error
+	if errors.As(err, &own) && own.Message != "" {
+		return own.Message
+	}
+	var call *net.OpError
+	if errors.As(err, &call) {
+		return call.Err.Error()
+	}
+	return err.Error()
 }
 
 // gaveUp is the error of a wait that the context ended.

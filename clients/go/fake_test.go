@@ -373,7 +373,7 @@ const (
 
 // fakeSidecar serves one fakeLog on a Unix socket.
 type fakeSidecar struct {
-	t        *testing.T
+	errorf   func(format string, args ...any)
 	log      *fakeLog
 	path     string
 	listener net.Listener
@@ -388,9 +388,14 @@ type fakeSidecar struct {
 }
 
 func newFakeSidecar(t *testing.T) *fakeSidecar {
-	f := &fakeSidecar{t: t, log: newFakeLog(), path: filepath.Join(t.TempDir(), "wal.sock"), conns: map[net.Conn]struct{}{}}
-	f.start()
+	f := startFakeSidecar(filepath.Join(t.TempDir(), "wal.sock"), t.Errorf)
 	t.Cleanup(f.stop)
+	return f
+}
+
+func startFakeSidecar(path string, errorf func(format string, args ...any)) *fakeSidecar {
+	f := &fakeSidecar{errorf: errorf, log: newFakeLog(), path: path, conns: map[net.Conn]struct{}{}}
+	f.start()
 	return f
 }
 
@@ -499,7 +504,7 @@ func (c *fakeConn) serve(h wire.Header, body []byte) error {
 	}
 	if h.Type.UsesRequestID() {
 		if c.next++; h.Request != c.next {
-			f.t.Errorf("request %d came where %d was due", h.Request, c.next)
+			f.errorf("request %d came where %d was due", h.Request, c.next)
 			return io.ErrUnexpectedEOF
 		}
 	}

@@ -74,7 +74,7 @@ func (c *Client) reconnect() *connection {
 		if limit := c.options.giveUpAfter; limit > 0 {
 			left := limit - time.Since(since)
 			if left <= 0 {
-				c.end(disconnected("reconnect", fmt.Sprintf("gave up after %v without a sidecar: %v", limit, err), err))
+				c.end(disconnected("reconnect", fmt.Sprintf("gave up after %v: %s", limit, brief(err)), err))
 			}
 			pause = min(pause, max(left, 0))
 		}
@@ -188,7 +188,7 @@ func (c *Client) uninstall(n *connection, why error) {
 	c.mu.Lock()
 	c.out.written()
 	if c.lost == nil {
-		message := why.Error()
+		message := brief(why)
 		if errors.Is(why, io.EOF) {
 			message = "the sidecar closed the connection"
 		}
@@ -236,7 +236,7 @@ func (c *Client) failAll() {
 		switch {
 		case r.pending == nil:
 		case r.sent:
-			c.finish(r, Result{}, outcomeUnknown(opAppend, r.label(), "the client ended before the answer: "+c.err.Error(), c.err))
+			c.finish(r, Result{}, outcomeUnknown(opAppend, r.label(), "the client ended before the answer: "+brief(c.err), c.err))
 		default:
 			c.finish(r, Result{}, c.err)
 		}

@@ -1,5 +1,10 @@
 package walsidecar
 
+import (
+	"slices"
+	"sync"
+)
+
 // waiter is a goroutine that waits for room in flight.
 type waiter struct {
 	wake        chan struct{} // capacity 1
@@ -11,19 +16,25 @@ type waiter struct {
 // submitted or given up; nobody overtakes it. Guarded by the client's mutex.
 type waiters []*waiter
 
+var waiterPool = sync.Pool{New: func() any { return &waiter{wake: make(chan struct{}, 1)} }}
+
 func (w *waiters) join(size, slots int) *waiter {
-	one := &waiter{wake: make(chan struct{}, 1), size: size, slots: slots}
+	one := waiterPool.Get().(*waiter)
+	one.size, one.slots = size, slots
 	*w = append(*w, one)
 	return one
 }
 
+// leave takes one out of the line; it must not be used afterwards.
 func (w *waiters) leave(one *waiter) {
-	for i, other := range *w {
-		if other == one {
-			*w = append((*w)[:i], (*w)[i+1:]...)
-			return
-		}
+	i := slices.Index(*w, one)
+	*w = slices.Delete(*w, i, i+1)
+	select {
+	case <-one.wake:
+	default:
 	}
+	one.refused = nil
+	waiterPool.Put(one)
 }
 
 func (w *waiter) signal() {
