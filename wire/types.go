@@ -12,6 +12,8 @@ const (
 	TypeHello          Type = 1
 	TypePing           Type = 2
 	TypeStatus         Type = 3
+	TypeShmOpen        Type = 4
+	TypePad            Type = 5  // in shared memory alone
 	TypeAppend         Type = 8  // loop
 	TypeStreamOpen     Type = 16 // loop
 	TypeStreamSeal     Type = 17 // loop
@@ -36,6 +38,7 @@ const (
 	TypePong          Type = 66
 	TypeStatusJSON    Type = 67
 	TypeError         Type = 68
+	TypeShmInfo       Type = 69
 	TypeAppendAck     Type = 72
 	TypeAppendResult  Type = 73
 	TypeStreamInfo    Type = 80
@@ -73,6 +76,8 @@ var typeNames = [...]string{
 	TypeHello:          "hello",
 	TypePing:           "ping",
 	TypeStatus:         "status",
+	TypeShmOpen:        "shm_open",
+	TypePad:            "pad",
 	TypeAppend:         "append",
 	TypeStreamOpen:     "stream_open",
 	TypeStreamSeal:     "stream_seal",
@@ -93,6 +98,7 @@ var typeNames = [...]string{
 	TypePong:           "pong",
 	TypeStatusJSON:     "status_json",
 	TypeError:          "error",
+	TypeShmInfo:        "shm_info",
 	TypeAppendAck:      "append_ack",
 	TypeAppendResult:   "append_result",
 	TypeStreamInfo:     "stream_info",

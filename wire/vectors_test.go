@@ -30,6 +30,10 @@ func empty(t Type) message {
 		return new(Ping)
 	case TypeStatus:
 		return new(Status)
+	case TypeShmOpen:
+		return new(ShmOpen)
+	case TypePad:
+		return new(Pad)
 	case TypeAppend:
 		return new(Append)
 	case TypeStreamOpen:
@@ -76,6 +80,8 @@ func emptyOfSidecar(t Type) message {
 		return new(StatusJSON)
 	case TypeError:
 		return new(Error)
+	case TypeShmInfo:
+		return new(ShmInfo)
 	case TypeAppendAck:
 		return new(AppendAck)
 	case TypeAppendResult:
@@ -135,6 +141,8 @@ func samples() []struct {
 		{"hello_with_log", 0, &Hello{VersionMin: 1, VersionMax: 3, Features: large, Log: "node-7", Client: ""}},
 		{"ping", 7, &Ping{}},
 		{"status", 8, &Status{}},
+		{"shm_open", 1, &ShmOpen{RingBytes: 4 << 20}},
+		{"pad", 0, &Pad{}},
 		{"append_one", 1, &Append{Entries: []Entry{{Stream: 1, Payload: []byte("hello")}}}},
 		{"append_empty_payload", 2, &Append{Entries: []Entry{{Stream: 1}}}},
 		{"append_headers", 3, &Append{Entries: []Entry{{Stream: 2, Headers: twoHeaders(), Payload: []byte("12345678")}}}},
@@ -173,6 +181,7 @@ func samples() []struct {
 		{"error_precondition", 10, &Error{Code: CodePreconditionFailed, Known: FlagEntry | FlagActual | FlagStream | FlagPosition, Logged: true, Entry: 2,
 			Actual: 18, Stream: 3, Position: 8192, Message: "the stream's next offset is not the expected one", Hint: "read on"}},
 		{"error_log_full", 11, &Error{Code: CodeLogFull, Known: FlagStream | FlagOffset, Stream: 3, Offset: 5, Name: "orders", Message: "the log is full"}},
+		{"shm_info", 1, &ShmInfo{Layout: 1, MaxMessageBytes: 1 << 20, MaxRequests: 8192, RingBytes: 4 << 20, CompletionBytes: 528384}},
 		{"append_ack", 0, &AppendAck{Extents: []AckExtent{{Request: 1, Stream: 1, Offset: 10, Position: 4224, Requests: 100, Records: 2, Step: 160},
 			{Request: 101, Stream: 2, Offset: large, Position: large, Requests: 1, Records: 1}}}},
 		{"append_result", 5, &AppendResult{Position: 4224, Placed: []Placed{{Stream: 3, Offset: 0, Count: 2}, {Stream: 9, Offset: large, Count: 1}}}},

@@ -1,0 +1,160 @@
+package shm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+// Completer is the sidecar's end of a completion area, and the place where it says
+// that it sleeps. Publish and Arm are for one goroutine; Disarm may race with it.
+type Completer struct {
+	memory   Memory
+	acks     uint64
+	wanted   *atomic.Uint32 // in the submission area: written by the client
+	sleep    *atomic.Uint32
+	wake     *atomic.Uint32
+	woken    uint32 // the client's sleep that it was woken from last
+	released uint64
+	durable  uint64
+}
+
+// NewCompleter returns the completer of a fresh pair of areas.
+func NewCompleter(submission, completion Memory) *Completer {
+	return &Completer{memory: completion, wanted: submission.u32(offAckWanted), sleep: completion.u32(offSleep), wake: completion.u32(offWake)}
+}
+
+// Publish shows the client what is durable, and up to where its messages have their
+// outcome. It reports whether the client sleeps and has to be woken; the extents are
+// copied. The client has room for all of them: one entry per unanswered request.
+func (c *Completer) Publish(extents []wire.AckExtent, released, durable uint64) (wake bool) {
+	for i := range extents {
+		e := &extents[i]
+		b := c.memory[headBytes+int((c.acks+uint64(i))%QueueEntries)*entryBytes:]
+		binary.LittleEndian.PutUint64(b, e.Request)
+		binary.LittleEndian.PutUint64(b[8:], e.Stream)
+		binary.LittleEndian.PutUint64(b[16:], e.Offset)
+		binary.LittleEndian.PutUint64(b[24:], e.Position)
+		binary.LittleEndian.PutUint32(b[32:], e.Requests)
+		binary.LittleEndian.PutUint32(b[36:], e.Records)
+		binary.LittleEndian.PutUint32(b[40:], e.Step)
+	}
+	if released != c.released {
+		c.released = released
+		c.memory.u64(offReleased).Store(released)
+	}
+	if durable > c.durable {
+		c.durable = durable
+		c.memory.u64(offDurable).Store(durable)
+	}
+	if len(extents) == 0 {
+		return false // what else was answered goes over the socket, which wakes by itself
+	}
+	c.acks += uint64(len(extents))
+	c.memory.u64(offAcks).Store(c.acks)
+	// The store above is a full barrier: either this load sees that the client wants
+	// to be woken, or the client's look after its own store sees the acks.
+	g := c.wanted.Load()
+	if g&1 == 0 || g == c.woken {
+		return false
+	}
+	c.woken = g
+	c.wake.Add(1)
+	return true
+}
+
+// End tells the client with which code its session ended.
+func (c *Completer) End(code wire.Code) { c.memory.u32(offState).Store(uint32(code)) }
+
+// Arm says that the sidecar sleeps until it is kicked. The caller then looks at the
+// ring once more, and disarms if there is something.
+func (c *Completer) Arm() {
+	if g := c.sleep.Load(); g&1 == 0 {
+		c.sleep.Store(g + 1)
+	}
+}
+
+// Disarm ends the sleep, and reports whether this call did.
+func (c *Completer) Disarm() bool {
+	g := c.sleep.Load()
+	return g&1 == 1 && c.sleep.CompareAndSwap(g, g+1)
+}
+
+// Reaper is the client's end of a completion area. Take, Sleep and Awake are for one
+// goroutine, Kick for the one that publishes, Durable and State for any.
+type Reaper struct {
+	memory Memory
+	taken  uint64
+	acks   *atomic.Uint64
+	wanted *atomic.Uint32
+	sleep  *atomic.Uint32
+	wake   *atomic.Uint32
+	kicked uint32 // the sidecar's sleep that it was kicked out of last
+	slept  uint32 // generation of this client's own sleep; odd while it sleeps
+}
+
+// NewReaper returns the reaper of a fresh pair of areas.
+func NewReaper(submission, completion Memory) (*Reaper, error) {
+	if err := completion.check(magicCompletion, CompletionBytes-headBytes); err != nil {
+		return nil, err
+	}
+	return &Reaper{memory: completion, acks: completion.u64(offAcks), wanted: submission.u32(offAckWanted),
+		sleep: completion.u32(offSleep), wake: completion.u32(offWake)}, nil
+}
+
+// Any reports whether there are acks to take.
+func (r *Reaper) Any() bool { return r.acks.Load() != r.taken }
+
+// Take appends the acks that are there to extents.
+func (r *Reaper) Take(extents []wire.AckExtent) ([]wire.AckExtent, error) {
+	acks := r.acks.Load()
+	if acks-r.taken > QueueEntries {
+		return extents, fmt.Errorf("%w: %d acks at once", ErrViolation, acks-r.taken)
+	}
+	for ; r.taken != acks; r.taken++ {
+		b := r.memory[headBytes+int(r.taken%QueueEntries)*entryBytes:]
+		extents = append(extents, wire.AckExtent{
+			Request: binary.LittleEndian.Uint64(b), Stream: binary.LittleEndian.Uint64(b[8:]),
+			Offset: binary.LittleEndian.Uint64(b[16:]), Position: binary.LittleEndian.Uint64(b[24:]),
+			Requests: binary.LittleEndian.Uint32(b[32:]), Records: binary.LittleEndian.Uint32(b[36:]), Step: binary.LittleEndian.Uint32(b[40:]),
+		})
+	}
+	return extents, nil
+}
+
+// Sleep says that acks are to wake this client, and returns what the futex word must
+// still be for the wait. When Any is true afterwards the wait must not begin.
+func (r *Reaper) Sleep() (word uint32) {
+	word = r.wake.Load()
+	r.slept++
+	r.wanted.Store(r.slept)
+	return word
+}
+
+// Awake takes Sleep back.
+func (r *Reaper) Awake() {
+	r.slept++
+	r.wanted.Store(r.slept)
+}
+
+// Kick reports whether the sidecar sleeps and has to be kicked for what was just
+// published: once per sleep.
+func (r *Reaper) Kick() bool {
+	g := r.sleep.Load()
+	if g&1 == 0 || g == r.kicked {
+		return false
+	}
+	r.kicked = g
+	return true
+}
+
+// Released is the ring position below which everything has its outcome.
+func (r *Reaper) Released() uint64 { return r.memory.u64(offReleased).Load() }
+
+// Durable is the highest log position that was acked to this client.
+func (r *Reaper) Durable() uint64 { return r.memory.u64(offDurable).Load() }
+
+// State is the code with which the sidecar ended the session, CodeOK before.
+func (r *Reaper) State() wire.Code { return wire.Code(r.memory.u32(offState).Load()) }

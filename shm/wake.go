@@ -1,0 +1,181 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Operations of futex(2), without FUTEX_PRIVATE_FLAG: the word is shared between
+// processes.
+const (
+	futexWait = 0
+	futexWake = 1
+)
+
+// wakeFutex wakes who sleeps on the word.
+func wakeFutex(word *atomic.Uint32) {
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1, 0, 0, 0) // fails only for a bad address
+}
+
+// waitFutex sleeps while the word is value, for at most d.
+func waitFutex(word *atomic.Uint32, value uint32, d time.Duration) {
+	limit := unix.NsecToTimespec(int64(d))
+	// Whatever it returns (woken, changed before, interrupted, timed out), the caller looks again.
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(value), uintptr(unsafe.Pointer(&limit)), 0, 0)
+}
+
+// Waiting says how a side waits before it sleeps.
+type Waiting uint8
+
+const (
+	// Adaptive looks for a few microseconds as long as that pays, and otherwise
+	// sleeps at once.
+	Adaptive Waiting = iota
+	// Spin looks for SpinFor each time: for processes with a core of their own each.
+	Spin
+	// Block sleeps at once.
+	Block
+)
+
+// Times of waiting.
+const (
+	// SpinFor is how long Spin looks before it sleeps.
+	SpinFor = 50 * time.Microsecond
+
+	// adaptiveFor is the longest that Adaptive looks.
+	adaptiveFor = 10 * time.Microsecond
+
+	// probeEvery is how often Adaptive tries again once looking does not pay: one
+	// wait of so many.
+	probeEvery = 64
+
+	// sleepAtMost bounds one sleep of a client, so that nothing depends on a wake-up
+	// alone.
+	sleepAtMost = time.Second
+)
+
+// spinner decides how long to look before sleeping.
+type spinner struct {
+	budget time.Duration
+	waits  uint
+}
+
+// look polls ready for a while, as the mode says.
+func (s *spinner) look(mode Waiting, ready func() bool) bool {
+	switch {
+	case ready():
+		return true
+	case mode == Spin:
+		return poll(SpinFor, ready)
+	case mode == Block || runtime.NumCPU() == 1:
+		return false
+	}
+	s.waits++
+	if s.budget == 0 {
+		if s.waits%probeEvery != 0 {
+			return false
+		}
+		s.budget = adaptiveFor
+	}
+	if poll(s.budget, ready) {
+		s.budget = adaptiveFor
+		return true
+	}
+	if s.budget /= 2; s.budget < time.Microsecond {
+		s.budget = 0
+	}
+	return false
+}
+
+// poll calls ready for as long as d.
+func poll(d time.Duration, ready func() bool) bool {
+	for until := time.Now().Add(d); ; {
+		for range 32 {
+			if ready() {
+				return true
+			}
+		}
+		if time.Now().After(until) {
+			return false
+		}
+	}
+}
+
+// Bell is the eventfd with which a client kicks the sidecar. It keeps a ring until
+// it is heard. Both sides have the same open file, so that a client can change its
+// flags: Wait does not rest on O_NONBLOCK.
+type Bell struct {
+	file *os.File
+	raw  syscall.RawConn
+}
+
+// NewBell makes a bell.
+func NewBell() (*Bell, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	if _, err := unix.Preadv2(fd, [][]byte{make([]byte, 8)}, -1, rwfNoWait); !errors.Is(err, unix.EAGAIN) {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("an eventfd cannot be read without waiting (preadv2 with RWF_NOWAIT: %v): Linux 5.8 or later is needed", err)
+	}
+	return openBell(fd)
+}
+
+// rwfNoWait is RWF_NOWAIT of preadv2(2).
+const rwfNoWait = 8
+
+// openBell takes a descriptor over.
+func openBell(fd int) (*Bell, error) {
+	b := &Bell{file: os.NewFile(uintptr(fd), "eventfd")}
+	var err error
+	if b.raw, err = b.file.SyscallConn(); err != nil {
+		_ = b.file.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// descriptor returns another descriptor of the bell.
+func (b *Bell) descriptor() (copied int, err error) {
+	if cerr := b.raw.Control(func(fd uintptr) { copied, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {
+		return 0, cerr
+	}
+	return copied, err
+}
+
+// Ring rings the bell.
+func (b *Bell) Ring() {
+	one := [8]byte{1}
+	_, _ = b.file.Write(one[:]) // a full counter has been rung already; a closed one has no listener
+}
+
+// Wait waits until the bell was rung. The error is io.EOF once it is closed.
+func (b *Bell) Wait() (err error) {
+	var count [8]byte
+	into := [][]byte{count[:]}
+	cerr := b.raw.Read(func(fd uintptr) bool {
+		for {
+			_, err = unix.Preadv2(int(fd), into, -1, rwfNoWait)
+			if !errors.Is(err, unix.EINTR) {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	})
+	if cerr != nil {
+		return io.EOF
+	}
+	return err
+}
+
+// Close makes Wait return.
+func (b *Bell) Close() error { return b.file.Close() }
