@@ -53,28 +53,31 @@ func (h *host) ask(q *request) (wait bool) {
 	if what := got.differs(&want); what != "" {
 		w.fail("P11", "%s was answered wrong: %s; got %+v, want %+v", q, what, got, want)
 	}
-	needs := want.needs
+	a := &answer{q: q, at: h.committer.DecidedAt(), needs: want.needs, got: got}
 	if len(want.writes) > 0 {
-		h.took(&want)
-		needs = w.oracle.count()
+		h.took(&want, &got, a.at)
+		a.needs = w.oracle.count()
 	}
-	w.tracef("%s: %v, position %d, decided at %d, needs %d", q, got.err, got.position, h.committer.DecidedAt(), needs)
+	w.tracef("%s: %v, position %d, decided at %d, needs %d", q, got.err, got.position, a.at, a.needs)
 	if got.err != nil {
 		w.stats.Refused++
 	}
 	h.attached(q, &got)
-	h.answers = append(h.answers, &answer{q: q, at: h.committer.DecidedAt(), needs: needs, got: got})
+	h.answers = append(h.answers, a)
 	return false
 }
 
-// took makes what was written part of the log.
-func (h *host) took(want *outcome) {
-	o := h.w.oracle
+// took makes what was written part of the log. It was decided at the end of its last
+// item.
+func (h *host) took(want, got *outcome, decidedAt uint64) {
 	for i, e := range want.writes {
-		if i == len(want.writes)-1 {
-			e.position = h.committer.DecidedAt() - uint64(e.bytes)
+		switch {
+		case want.of != nil:
+			e.position = got.position
+		case i == len(want.writes)-1:
+			e.position = decidedAt - uint64(e.bytes)
 		}
-		o.submitted(e)
+		h.w.oracle.submitted(e)
 	}
 }
 

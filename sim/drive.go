@@ -12,7 +12,7 @@ func (w *World) hostStep() {
 	h, p := w.host, w.profile
 	w.late()
 	switch {
-	case w.chance(p.crash):
+	case w.chance(p.crash) || h.super != nil && w.chance(2*p.crash):
 		w.kill()
 		return
 	case w.chance(p.shutdown):
@@ -186,19 +186,20 @@ func (h *host) show(f *ringwal.Frame) {
 	}
 }
 
-// release lets answers leave, in the order of decision.
+// release lets every answer leave that may. A node keeps the order of decision; an
+// answer must not need the ones before it to hold it back.
 func (h *host) release(durable uint64) {
-	n := 0
+	kept := h.answers[:0]
 	for _, a := range h.answers {
 		if a.at > durable {
-			break
+			kept = append(kept, a)
+			continue
 		}
 		h.w.stats.Answers++
 		h.w.oracle.leaves(a)
 		a.q.hear(&a.got)
-		n++
 	}
-	h.answers = h.answers[n:]
+	h.answers = kept
 }
 
 // superblockStep begins the next superblock copy, or ends the one on its way.

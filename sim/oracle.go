@@ -3,12 +3,12 @@ package sim
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/walsidecar/walsidecar/ringwal"
-	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/stream"
 )
 
@@ -270,51 +270,27 @@ func (o *oracle) wantsTrim(target uint64) {
 // beginsSuperblock notes that a slot holds nothing that can be relied on.
 func (o *oracle) beginsSuperblock(offset int64) { o.slots[offset/ringwal.SlotBytes].known = false }
 
+// Where a superblock says what, in bytes: see docs/format.md.
+const (
+	superblockEpoch   = 128
+	superblockDurable = 232
+	superblockTrim    = 240
+)
+
 // wroteSuperblock notes what a slot holds from now on.
 func (o *oracle) wroteSuperblock(offset int64, b []byte) {
-	s := &o.slots[offset/ringwal.SlotBytes]
-	*s = slotRecord{known: true, length: len(b), content: xxhash.Sum64(b)}
-	sb := o.readSlot(b)
-	if sb == nil {
-		o.w.fail("rule", "a superblock was written that cannot be read")
-	}
-	s.epoch, s.trim, s.durable = sb.Epoch, sb.Trim, sb.Durable
+	le := binary.LittleEndian
+	o.slots[offset/ringwal.SlotBytes] = slotRecord{known: true, length: len(b), content: xxhash.Sum64(b),
+		epoch: le.Uint64(b[superblockEpoch:]), trim: le.Uint64(b[superblockTrim:]), durable: le.Uint64(b[superblockDurable:])}
 }
 
 // formatted notes what a format left in the slots.
 func (o *oracle) formatted() {
+	b := make([]byte, o.w.profile.geometry.BlockBytes)
 	for i := range int64(ringwal.SlotCount) {
-		b := make([]byte, o.w.profile.geometry.BlockBytes)
 		o.w.disk.Peek(b, i*ringwal.SlotBytes)
 		o.wroteSuperblock(i*ringwal.SlotBytes, b)
 	}
-}
-
-// readSlot decodes one copy, by handing it to the log's reader four times.
-func (o *oracle) readSlot(b []byte) *ringwal.Superblock {
-	d := &fourSlots{slot: b, size: ringwal.RingStart + int64(o.w.profile.geometry.CapacityBytes), block: int(o.w.profile.geometry.BlockBytes)}
-	sbs, err := ringwal.ReadSuperblocks(d)
-	if err != nil {
-		return nil
-	}
-	return sbs.Newest
-}
-
-// fourSlots is a device whose superblock slots all hold the same.
-type fourSlots struct {
-	device.Device
-	slot  []byte
-	size  int64
-	block int
-}
-
-func (d *fourSlots) Path() string     { return "one copy" }
-func (d *fourSlots) SizeBytes() int64 { return d.size }
-func (d *fourSlots) BlockBytes() int  { return d.block }
-
-func (d *fourSlots) ReadAt(p []byte, _ int64) (int, error) {
-	clear(p[copy(p, d.slot):])
-	return len(p), nil
 }
 
 // forget folds what lies more than a lap behind into the base.
