@@ -16,7 +16,14 @@ func (h *host) decide() {
 	}
 	q := h.waiting
 	if q == nil {
-		q = w.draw()
+		if w.source != nil {
+			q = w.source()
+		} else {
+			q = w.draw()
+		}
+		if q == nil {
+			return
+		}
 		w.stats.Requests++
 	}
 	h.waiting = nil
@@ -103,7 +110,9 @@ func (h *host) full(q *request, want *outcome) {
 	h.expired(want.writes)
 	if h.frees(q) && !w.quiet {
 		h.must(q)
+		return
 	}
+	h.answers = append(h.answers, &answer{q: q, at: h.committer.DecidedAt(), got: outcome{err: ringwal.ErrFull}})
 }
 
 // frees reports whether q lets go of all that its stream holds: there always is room

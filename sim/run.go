@@ -14,6 +14,8 @@ import (
 type Options struct {
 	Seed uint64
 	Kind Kind // Any: drawn from the seed
+
+	adjust func(*profile) // changes what was drawn; may be nil
 }
 
 // Stats count what a history consisted of.
@@ -69,6 +71,7 @@ type World struct {
 	hosts   int
 	oracle  *oracle
 	clients []*client
+	source  func() *request // makes up the requests, nil where there is none now; nil: draw
 
 	now   int64 // CLOCK_BOOTTIME, ns
 	wall  int64 // the wall clock, ns
@@ -120,6 +123,9 @@ func run(o Options, traced bool) (stats Stats, failure *Failure) {
 func newWorld(o Options, traced bool) *World {
 	rng := rand.New(rand.NewPCG(o.Seed, 0x77616c73696465))
 	w := &World{rng: rng, profile: drawProfile(rng, o.Kind), traced: traced, now: 1 + rng.Int64N(1<<40), wall: 1_700_000_000_000_000_000}
+	if o.adjust != nil {
+		o.adjust(w.profile)
+	}
 	w.disk = simdev.New(simdev.Config{Seed: rng.Uint64(), SizeBytes: ringwal.RingStart + int64(w.profile.geometry.CapacityBytes),
 		BlockBytes: int(w.profile.geometry.BlockBytes), WriteThrough: w.profile.through, Odds: w.profile.odds})
 	w.oracle = newOracle(w)

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/walsidecar/walsidecar/ringwal"
 )
 
 var (
@@ -51,10 +53,10 @@ const fixedSeeds = 1000
 // TestHistories plays the seeds that once failed, then many.
 func TestHistories(t *testing.T) {
 	if seed := oneSeed(t); seed != 0 {
-		play(t, Any, []uint64{seed})
+		play(t, Options{}, []uint64{seed})
 		return
 	}
-	play(t, Any, oldSeeds(t))
+	play(t, Options{}, oldSeeds(t))
 	n := *historiesFlag
 	if n == 0 {
 		n = int(fromEnvironment(t, "WALSIDECAR_SIM_HISTORIES"))
@@ -72,7 +74,7 @@ func TestHistories(t *testing.T) {
 			seeds[i] = uint64(time.Now().UnixNano()) + uint64(i)
 		}
 	}
-	play(t, Any, seeds)
+	play(t, Options{}, seeds)
 }
 
 func TestP1_AnAckLeavesOnlyOnceItsFramesAreOnTheDisk(t *testing.T)   { few(t, Honest, 100) }
@@ -86,21 +88,21 @@ func TestASnapshotOfTheLogIsAnEarlierStateOfIt(t *testing.T)         { few(t, Re
 
 // few plays n histories of one kind. The seeds of two tests differ where n does.
 func few(t *testing.T, kind Kind, n int) {
+	t.Helper()
 	if seed := oneSeed(t); seed != 0 {
-		play(t, kind, []uint64{seed})
+		play(t, Options{Kind: kind}, []uint64{seed})
 		return
 	}
 	seeds := make([]uint64, n)
 	for i := range seeds {
 		seeds[i] = uint64(1_000_000*n + i)
 	}
-	play(t, kind, seeds)
+	play(t, Options{Kind: kind}, seeds)
 }
 
 // play plays the histories of those seeds, on every core, up to the first failure.
-func play(t *testing.T, kind Kind, seeds []uint64) {
+func play(t *testing.T, o Options, seeds []uint64) (total Stats) {
 	t.Helper()
-	var total Stats
 	var failed *Failure
 	var mu sync.Mutex
 	var next atomic.Int64
@@ -113,7 +115,7 @@ func play(t *testing.T, kind Kind, seeds []uint64) {
 				if i >= len(seeds) {
 					return
 				}
-				stats, failure := Run(Options{Seed: seeds[i], Kind: kind})
+				stats, failure := Run(o.of(seeds[i]))
 				mu.Lock()
 				total.Add(stats)
 				if failure != nil && failed == nil {
@@ -131,6 +133,41 @@ func play(t *testing.T, kind Kind, seeds []uint64) {
 	}
 	t.Logf("%d histories in %.1fs, %.0f per second: %+v", total.Histories, time.Since(began).Seconds(),
 		float64(total.Histories)/time.Since(began).Seconds(), total)
+	return total
+}
+
+func (o Options) of(seed uint64) Options {
+	o.Seed = seed
+	return o
+}
+
+// TestALogGoesRoundAThousandTimes: few crashes, large records, everything trimmed.
+func TestALogGoesRoundAThousandTimes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("seconds")
+	}
+	laps := 0
+	for seed := uint64(1); laps < 1000 && !t.Failed(); seed++ {
+		laps += play(t, Options{Kind: Honest, adjust: func(p *profile) {
+			p.steps, p.crash, p.startCrash, p.shutdown, p.starved, p.inFlight, p.superblock = 20_000, 0.001, 0.01, 0.0001, 0, 8, 15
+			p.trimmer, p.appends, p.trims, p.clients, p.medium, p.large = true, 60, 40, 5, 60, 60
+			p.geometry = ringwal.Geometry{BlockBytes: 4096, MaxFrameBytes: 16 << 10, CapacityBytes: 400 << 10, WindowBytes: 64 << 10, CheckpointMaxBytes: 8 << 10}
+		}}, []uint64{seed}).Laps
+	}
+	t.Logf("%d laps", laps)
+}
+
+// TestTheSmallestLegalLog: the geometry that Format gives to MinLogBytes.
+func TestTheSmallestLegalLog(t *testing.T) {
+	g, err := ringwal.DefaultGeometry(ringwal.MinLogBytes, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []Kind{Honest, Late, Lying} {
+		play(t, Options{Kind: kind, adjust: func(p *profile) {
+			p.geometry, p.steps, p.large, p.reader = g, 3000, 60, false
+		}}, []uint64{1, 2})
+	}
 }
 
 // oldSeeds are the seeds in testdata/seeds.txt: one a line, with what it found.
