@@ -20,11 +20,15 @@ type child struct {
 }
 
 // startChild runs argv with this process's standard files and environment, and with
-// WALSIDECAR_SOCKET as an absolute path, so that it finds the sidecar from any directory.
-func startChild(argv []string, socket settings.SocketPath) (*child, error) {
+// WALSIDECAR_SOCKET, and WALSIDECAR_HTTP where there is that door, as absolute paths, so
+// that it finds the sidecar from any directory.
+func startChild(argv []string, s *settings.Settings) (*child, error) {
 	c := &child{cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	c.cmd.Env = append(os.Environ(), "WALSIDECAR_SOCKET="+socket.Absolute())
+	c.cmd.Env = append(os.Environ(), "WALSIDECAR_SOCKET="+s.Socket.Absolute())
+	if !s.HTTP.Off() {
+		c.cmd.Env = append(c.cmd.Env, "WALSIDECAR_HTTP="+s.HTTP.Path().Absolute())
+	}
 	if err := c.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the child process: %w", err)
 	}

@@ -5,12 +5,14 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/walsidecar/walsidecar/sidecar/settings"
 )
 
 // run starts sh -c script as a child and returns it.
 func run(t *testing.T, script string) *child {
 	t.Helper()
-	c, err := startChild([]string{"sh", "-c", script}, "wal.sock")
+	c, err := startChild([]string{"sh", "-c", script}, &settings.Settings{Socket: "wal.sock", HTTP: "off"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +69,7 @@ func TestStopHurries(t *testing.T) {
 }
 
 func TestAChildThatCannotStartIsAnError(t *testing.T) {
-	if _, err := startChild([]string{"/nonexistent/program"}, "s"); err == nil {
+	if _, err := startChild([]string{"/nonexistent/program"}, &settings.Settings{Socket: "s"}); err == nil {
 		t.Fatal("no error")
 	}
 }

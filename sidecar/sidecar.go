@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/walsidecar/walsidecar/admin"
+	"github.com/walsidecar/walsidecar/httpapi"
 	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/session"
@@ -63,6 +64,7 @@ type process struct {
 	parked   atomic.Bool
 	host     *session.Host
 	door     *uds.Server
+	http     *httpapi.Server // nil: off
 	admin    *admin.Server
 	child    *child
 	doorDone chan error
@@ -84,7 +86,7 @@ const (
 // the exit code of a child that ended by itself, else 0; the error is why it could not
 // start, or why the log failed.
 func Run(ctx context.Context, o Options) (exitCode int, err error) {
-	p := &process{Options: o, stop: make(chan os.Signal, 2), began: time.Now(), doorDone: make(chan error, 1)}
+	p := &process{Options: o, stop: make(chan os.Signal, 2), began: time.Now(), doorDone: make(chan error, 2)}
 	p.phase.Store(new(starting))
 	signal.Notify(p.stop, syscall.SIGTERM, os.Interrupt)
 	defer signal.Stop(p.stop)
@@ -138,7 +140,7 @@ func (p *process) open(ctx context.Context) error {
 	if err := p.openAdmin(); err != nil {
 		return err
 	}
-	if err := p.openDoor(); err != nil {
+	if err := p.openDoors(budget); err != nil {
 		return err
 	}
 	p.path = target.path
@@ -208,23 +210,6 @@ func (p *process) hosted(selector string) session.Backend {
 		return n
 	}
 	return nil
-}
-
-func (p *process) openDoor() error {
-	access, err := uds.OwnAccess()
-	if err != nil {
-		return err
-	}
-	mode := uds.DefaultMode
-	allow := p.Settings.Allow
-	if len(allow.UIDs)+len(allow.GIDs) > 0 {
-		// Others than the file's owner and group must get as far as the check of who they are.
-		mode = 0o666
-		access.UIDs = append(access.UIDs, allow.UIDs...)
-		access.GIDs = append(access.GIDs, allow.GIDs...)
-	}
-	p.door, err = uds.Listen(uds.Options{Path: string(p.Settings.Socket), Mode: mode, Access: access, Host: p.host, Logger: p.Log})
-	return err
 }
 
 func (p *process) openAdmin() error {
@@ -303,9 +288,12 @@ func (p *process) status() any {
 // serve opens the doors and waits for the end.
 func (p *process) serve() (int, error) {
 	n := p.node.Load()
-	go func() { p.doorDone <- p.door.Serve() }()
+	p.serveDoors()
 	p.phase.Store(new(serving))
 	attributes := []any{"socket", p.Settings.Socket.Absolute(), "log", p.path, "start_seconds", time.Since(p.began).Seconds()}
+	if p.http != nil {
+		attributes = append(attributes, "http", p.Settings.HTTP.Path().Absolute())
+	}
 	if p.admin != nil {
 		attributes = append(attributes, "admin", p.admin.Addr().String())
 	}
@@ -313,7 +301,7 @@ func (p *process) serve() (int, error) {
 	var childDone <-chan struct{}
 	if len(p.Child) > 0 {
 		var err error
-		if p.child, err = startChild(p.Child, p.Settings.Socket); err != nil {
+		if p.child, err = startChild(p.Child, p.Settings); err != nil {
 			return 0, errors.Join(err, p.shutDown(n))
 		}
 		childDone = p.child.done
@@ -327,7 +315,7 @@ func (p *process) serve() (int, error) {
 		p.Log.Info("shutting down: the child process has ended", "exit_code", code)
 		return code, p.shutDown(n)
 	case err := <-p.doorDone:
-		return 0, errors.Join(fmt.Errorf("socket %s: %w", p.door.Path(), err), p.shutDown(n))
+		return 0, errors.Join(err, p.shutDown(n))
 	case err := <-n.Failed():
 		return 0, p.fail(n, err)
 	}
@@ -352,10 +340,14 @@ func (p *process) shutDown(n *node.Node) error {
 	if p.child != nil {
 		p.child.stop(time.Until(deadline), hurry)
 	}
+	if p.http != nil {
+		// A connection that only waits for a next request is no reason to wait for it.
+		p.http.Drain()
+	}
 	if err := p.awaitSessions(n, deadline, hurry); err != nil {
 		return p.fail(n, err)
 	}
-	p.door.Drain()
+	p.drainDoors()
 	ctx, cancel := context.WithTimeout(context.Background(), p.Settings.Stall+closeMargin)
 	defer cancel()
 	if err := n.Close(ctx); err != nil {
@@ -393,7 +385,7 @@ func (p *process) fail(n *node.Node, cause error) error {
 	p.cause.Store(&cause)
 	p.phase.Store(new(failed))
 	p.Log.Error("the log has failed: what was not answered has an unknown outcome", "error", cause.Error())
-	p.door.Drain()
+	p.drainDoors()
 	p.host.Goodbye(CodeOf(cause), cause.Error())
 	if p.child != nil {
 		p.child.stop(p.Settings.Drain, p.signalled())
@@ -425,18 +417,6 @@ func (p *process) park(cause error) {
 	p.parked.Store(true)
 	p.Log.Error("parked: only the admin address is alive (WALSIDECAR_ON_FATAL=park)", "error", cause.Error())
 	<-p.stop
-}
-
-// closeDoors ends the sessions and gives the socket up. It may be called twice.
-func (p *process) closeDoors() {
-	p.doors.Do(func() {
-		if p.host != nil {
-			p.host.Close()
-		}
-		if p.door != nil {
-			p.door.Close()
-		}
-	})
 }
 
 // close ends everything but the log.

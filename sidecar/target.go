@@ -56,10 +56,15 @@ func findTarget(s *settings.Settings) (*target, error) {
 	return t, nil
 }
 
-// makeDirectories makes the directories of the socket and of a log file that does not exist.
+// makeDirectories makes the directories of the sockets and of a log file that does not exist.
 func (t *target) makeDirectories(s *settings.Settings) error {
 	if err := os.MkdirAll(filepath.Dir(string(s.Socket)), directoryMode); err != nil {
 		return fmt.Errorf("directory of the socket (WALSIDECAR_SOCKET): %w", err)
+	}
+	if !s.HTTP.Off() {
+		if err := os.MkdirAll(filepath.Dir(string(s.HTTP)), directoryMode); err != nil {
+			return fmt.Errorf("directory of the HTTP door's socket (WALSIDECAR_HTTP): %w", err)
+		}
 	}
 	if t.missing && !t.isDevice {
 		if err := os.MkdirAll(filepath.Dir(t.path), directoryMode); err != nil {

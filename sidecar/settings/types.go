@@ -184,6 +184,25 @@ func (p *SocketPath) Decode(text string) error {
 	return nil
 }
 
+// OptionalSocket is the path of a Unix socket, or "off".
+type OptionalSocket string
+
+// Off reports whether there is no socket.
+func (p OptionalSocket) Off() bool { return p == "off" || p == "" }
+
+// Path is the path of the socket, where it is not off.
+func (p OptionalSocket) Path() SocketPath { return SocketPath(p) }
+
+// Decode parses text; it is what envconfig calls.
+func (p *OptionalSocket) Decode(text string) error {
+	var path SocketPath
+	if err := path.Decode(text); err != nil {
+		return err
+	}
+	*p = OptionalSocket(path)
+	return nil
+}
+
 // Address is a TCP address to listen on, or "off".
 type Address string
 
