@@ -205,10 +205,14 @@ func (s *Session) serveRead(ctx context.Context, r *read, from *reader.Reader, s
 			s.endRead(r, err)
 			return
 		}
-		if err != nil || e.Kind == reader.End {
+		if err != nil {
 			break
 		}
+		// At its end too: a read by time may have passed over the whole stream.
 		r.next = next()
+		if e.Kind == reader.End {
+			break
+		}
 		if err := s.sendEvent(r, from, &e); err != nil {
 			s.endRead(r, err)
 			return

@@ -185,6 +185,10 @@ func TestReadToTheEnd(t *testing.T) {
 	if n := len(r.records); n < 3 || r.records[0].TimestampNS < first {
 		t.Errorf("%d records since %d", n, first)
 	}
+	// Where a new read goes on is behind what was too old, not before it.
+	r = d.collect(d.ask(&wire.Read{Stream: id, From: wire.FromTime, Value: math.MaxUint64, Credit: plenty}), nil)
+	r.isFrom(t, 0, 0)
+	r.marked(t, "0: end 1000")
 }
 
 // A follow goes on at the end, says when it has caught up, and ends when asked to.

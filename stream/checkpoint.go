@@ -9,7 +9,7 @@ import (
 // A checkpoint is the whole Table in one canonical encoding: equal states have
 // equal bytes. All integers are little-endian; nothing is padded.
 //
-//	magic u32 "WSC1", version u16, zero u16
+//	magic u32 "WSC1", version u32
 //	next stream id u64, next named producer id u64
 //	streams u32, named producers u32, session producers u32, zero u32
 //	per stream, ascending by name:
