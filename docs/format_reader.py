@@ -128,9 +128,12 @@ class Log:
         if h is None or h["position"] != position or h["durable"] > position or h["kind"] not in KINDS:
             return None
         to_end, length, kind = self.capacity - position % self.capacity, h["length"], h["kind"]
-        if length == 0 or length % self.block or length > to_end or h["body"] + HEADER > length:
+        if position % self.block or length == 0 or length % self.block or length > to_end or h["body"] + HEADER > length:
             return None
         if kind == 2 and length != to_end or kind == 3 and length != self.block or kind in (1, 4) and length > self.sb["max_frame"]:
+            return None
+        if kind in (2, 3) and h["body"] or kind == 4 and (
+                h["part"] >= h["parts"] or h["checkpoint_start"] > position or (h["checkpoint_start"] == position) != (h["part"] == 0)):
             return None
         void = [b for b in self.sb["boundaries"] if b["follow_end"] <= position < b["start"]]
         epochs = [b for b in self.sb["boundaries"] if b["start"] <= position]
@@ -162,6 +165,8 @@ class Log:
                     raise Damage(end, end, "a later epoch follows another frame")
                 position = pending.pop(0)["start"]
             found = self.frame(position, total) if position < limit else None
+            if found and position + found[0]["length"] > limit:
+                found = None
             if found is None:
                 break
             h, body = found
