@@ -8,7 +8,6 @@ import (
 
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
-	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/session"
 	"github.com/walsidecar/walsidecar/wire"
 )
@@ -101,7 +100,7 @@ func (n *Node) finished() bool {
 	}
 	if !c.sealed {
 		c.sealed = true
-		n.wal.Seal(device.NowNS())
+		n.wal.Seal(l.nowNS)
 		n.issue()
 	}
 	if !c.clean && n.wal.InFlight() == 0 && n.wal.SuperblockInForce() && !l.superBusy {
@@ -110,7 +109,7 @@ func (n *Node) finished() bool {
 		}
 	}
 	if c.clean && !l.superBusy {
-		if offset, b, ok := n.wal.NextSuperblock(device.NowNS()); ok {
+		if offset, b, ok := n.wal.NextSuperblock(l.nowNS); ok {
 			l.superBusy = true
 			n.super <- superblockJob{offset: offset, bytes: b}
 		} else if n.wal.SuperblockInForce() || n.wal.Err() != nil {

@@ -35,6 +35,7 @@ type loopState struct {
 	quit         bool            // the loop ends
 	stall        ringwal.StallState
 	closing      *closing
+	nowNS        int64 // CLOCK_BOOTTIME of this round: a system call, so asked for twice at most
 	wakeAtNS     int64 // when the loop must look again without being rung, 0: never
 }
 
@@ -63,11 +64,15 @@ func (n *Node) commitLoop() {
 	for {
 		l := &n.loop
 		l.ready, l.done, l.calls = n.inbox.take(l.ready, l.done, l.calls)
+		l.nowNS = device.NowNS()
 		idle := len(l.done) == 0 && len(l.calls) == 0
 		l.wakeAtNS = 0
 		n.runCalls()
 		n.completeWrites()
 		decided := n.decide()
+		if decided {
+			l.nowNS = device.NowNS()
+		}
 		n.publish()
 		n.maintain()
 		n.issue()
@@ -120,7 +125,7 @@ func (n *Node) completeWrites() {
 	if len(l.done) == 0 {
 		return
 	}
-	now := device.NowNS()
+	now := l.nowNS
 	for i, w := range l.done {
 		job := w.Owner.(*work)
 		n.wal.Complete(job.frame, w.Err, now)
@@ -144,7 +149,7 @@ func (n *Node) issue() {
 		if bytes == 0 {
 			break
 		}
-		now := device.NowNS()
+		now := l.nowNS
 		ready, wakeAt := n.pacer.Ready(now, n.wal.InFlight(), bytes)
 		if !ready {
 			if wakeAt != 0 {
@@ -162,7 +167,7 @@ func (n *Node) issue() {
 		n.submit(f, now)
 	}
 	if n.wal.InFlight() > 0 {
-		l.wakeAt(device.NowNS() + int64(TickAfter))
+		l.wakeAt(l.nowNS + int64(TickAfter))
 	}
 }
 
@@ -188,7 +193,7 @@ func (n *Node) publish() {
 	l := &n.loop
 	durable := n.wal.Durable()
 	for f := n.wal.PopDurable(); f != nil; f = n.wal.PopDurable() {
-		now := device.NowNS()
+		now := l.nowNS
 		n.tail.Publish(f.End())
 		if err := n.reader.Publish(&f.FrameHeader, frameBody(f)); err != nil {
 			n.wal.Fail(err)

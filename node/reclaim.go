@@ -66,14 +66,14 @@ func (n *Node) maintain() {
 		return
 	}
 	if l.trimWanted && n.mayTrim() {
-		if due := l.plannedNS + int64(planEvery); l.chunk == nil && device.NowNS() < due {
+		if due := l.plannedNS + int64(planEvery); l.chunk == nil && l.nowNS < due {
 			l.wakeAt(due)
 		} else {
 			n.tryTrim()
 		}
 	}
 	if !l.superBusy {
-		if offset, b, ok := n.wal.NextSuperblock(device.NowNS()); ok {
+		if offset, b, ok := n.wal.NextSuperblock(l.nowNS); ok {
 			l.superBusy = true
 			n.super <- superblockJob{offset: offset, bytes: b}
 		}
@@ -94,7 +94,7 @@ func (n *Node) tryTrim() {
 	l := &n.loop
 	mark, _ := n.wal.NewestCheckpoint()
 	head := n.wal.Head()
-	l.plan, l.plannedAt, l.plannedNS = n.reader.PlanTrim(mark.Start), head, device.NowNS()
+	l.plan, l.plannedAt, l.plannedNS = n.reader.PlanTrim(mark.Start), head, l.nowNS
 	wrote, err := n.committer.MaybeCheckpoint(l.plan.Records)
 	if err != nil && !errors.Is(err, ringwal.ErrWait) && !errors.Is(err, ringwal.ErrFull) {
 		n.log.Warn("checkpoint refused", "error", err)
@@ -146,19 +146,19 @@ func (n *Node) sealIfIdle() {
 	if l.sealed || n.wal.InFlight() > 0 || n.wal.OpenBytes()+n.wal.QueuedBytes() > 0 {
 		return
 	}
-	if due := l.lastFrameNS + int64(SealAfter); device.NowNS() < due {
+	if due := l.lastFrameNS + int64(SealAfter); l.nowNS < due {
 		l.wakeAt(due)
 		return
 	}
 	l.sealed = true
-	n.wal.Seal(device.NowNS())
+	n.wal.Seal(l.nowNS)
 }
 
 // checkFailed looks for stalled writes, and tells everybody once when the log has
 // stopped.
 func (n *Node) checkFailed() bool {
 	l := &n.loop
-	if state := n.wal.CheckStall(device.NowNS()); state != l.stall {
+	if state := n.wal.CheckStall(l.nowNS); state != l.stall {
 		l.stall = state
 		n.stats.Stall.Store(uint32(state))
 		if state == ringwal.StallDegraded {
