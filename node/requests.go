@@ -19,6 +19,7 @@ type request struct {
 	batch  stream.Batch
 	result stream.Result
 	list   []stream.StreamInfo
+	copied []byte // headers and tokens of a message that its client can still change
 }
 
 // roundBytes is how many bytes of requests are decided before the loop looks at
@@ -145,6 +146,9 @@ func (n *Node) decideAppend(s *session.Session, h wire.Header, body []byte, now,
 	}
 	if err := q.append.Decode(h, body); err != nil {
 		return err
+	}
+	if n.loop.chunk.Shared() {
+		q.copied = q.append.Detach(q.copied)
 	}
 	b := &q.batch
 	*b = stream.Batch{Entries: b.Entries[:0]}

@@ -117,7 +117,8 @@ func (s *Session) open(hello *wire.Hello) error {
 	}
 	w := backend.Welcome()
 	w.Version = min(hello.VersionMax, wire.VersionMax)
-	w.Features = hello.Features & wire.Features
+	w.Features = hello.Features & s.features()
+	s.shmAllowed = w.Features&wire.FeatureShm != 0
 	w.Session, w.Server = s.id, s.host.options.Server
 	w.MaxMessageBytes, w.MaxRequests, w.MaxRequestBytes, w.MaxReads = wire.MaxMessageBytes, MaxRequests, MaxRequestBytes, MaxReads
 	w.HeartbeatMS = uint32(reader.HeartbeatEvery.Milliseconds())
@@ -422,6 +423,12 @@ func (s *Session) serve(h wire.Header, body []byte) (answered int, err error) {
 			return s.malformed(h, err)
 		}
 		err = s.reply(&wire.StatusJSON{JSON: s.backend.StatusJSON()}, h.Request)
+	case wire.TypeShmOpen:
+		var m wire.ShmOpen
+		if err := m.Decode(h, body); err != nil {
+			return s.malformed(h, err)
+		}
+		err = s.openShm(h, &m)
 	case wire.TypeRead, wire.TypeReplay:
 		err = s.startRead(h, body)
 	case wire.TypeCredit:

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -92,7 +93,10 @@ func (s *Session) pending() int {
 // them from firstOffset on, in the batch at position. Only the commit loop calls
 // it; it leaves with the next Flush.
 func (s *Session) AckAppend(request, stream, firstOffset uint64, count uint32, position uint64) {
-	s.answered()
+	if s.answered(request) {
+		s.ackRing(request, stream, firstOffset, count, position)
+		return
+	}
 	if n := len(s.extents); n > 0 && s.extents[n-1].Extend(request, stream, firstOffset, count, position) {
 		return
 	}
@@ -129,6 +133,7 @@ func (s *Session) AnswerTrimmed(request uint64, m *wire.Trimmed) { s.answer(requ
 // Flush sends what was answered since the last Flush, with one wake-up of the
 // door. Only the commit loop calls it.
 func (s *Session) Flush() {
+	s.flushRing()
 	s.stageExtents()
 	if len(s.stage) == 0 {
 		return
@@ -156,16 +161,25 @@ func (s *Session) Flush() {
 }
 
 func (s *Session) answer(request uint64, m message) {
-	s.answered()
+	s.answered(request)
 	s.stageExtents()
 	s.stage = m.AppendTo(s.stage, request)
 }
 
-// answered notes that one more request got its answer.
-func (s *Session) answered() {
+// answered notes that a request got its answer, and reports whether it came by the
+// ring.
+func (s *Session) answered(request uint64) (ring bool) {
+	if request >= shm.FirstRequest {
+		if s.ring != nil {
+			s.ring.door.Answer(request)
+			s.ring.dirty = true
+		}
+		return true
+	}
 	s.stageRequests++
 	s.stageBytes += int(s.charges[s.chargeHead%MaxRequests])
 	s.chargeHead++
+	return false
 }
 
 // stageExtents encodes the acks that were collected.

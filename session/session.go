@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -46,6 +47,8 @@ type Session struct {
 	chargeTail  uint32 // next charge to be set
 	hello       [wire.MaxHelloBytes]byte
 	admitted    bool // Hello was accepted
+	handsOver   bool // the door can pass descriptors
+	shmAllowed  bool // negotiated
 	backend     Backend
 	client      string
 
@@ -77,6 +80,9 @@ type Session struct {
 	ended      bool  // takes no more bytes from the client
 	finished   bool  // the door is gone
 	goodbye    wire.Code
+	ring       *ring      // nil: all messages come from the door
+	files      *shm.Files // to be handed over with the next write
+	passing    *shm.Files // to be handed over with the write that NextWrite returned
 	// The reading goroutine waits for room: for a message of the commit loop, or not.
 	blocked, blockedLoop bool
 
@@ -126,6 +132,9 @@ func (s *Session) endLocked(code wire.Code, message string) bool {
 	bye := wire.Goodbye{Code: code, Message: message}
 	s.out.pending = bye.AppendTo(s.out.pending, 0)
 	s.discard()
+	if s.ring != nil {
+		s.ring.door.End(code)
+	}
 	s.reads.cancelAll()
 	s.readable.Broadcast()
 	s.writable.Broadcast()
@@ -160,14 +169,18 @@ func (s *Session) report(code wire.Code, message string) {
 func (s *Session) Finish() {
 	s.Gone()
 	s.reads.wait()
+	s.stopListening()
 	s.mu.Lock()
 	if s.goodbye == wire.CodeOK {
 		s.host.count(wire.CodeOK)
 	}
-	admitted := s.admitted
+	admitted, shared := s.admitted, s.ring != nil
 	s.finished = true
 	s.settle()
 	s.mu.Unlock()
+	if shared {
+		s.backend.Ready(s) // for what is left in the ring, and to give it back
+	}
 	if admitted {
 		s.backend.Closed(s)
 	}
@@ -177,7 +190,7 @@ func (s *Session) Finish() {
 // settle gives back what a finished session holds, once the commit loop has
 // released the last chunk. Called with s.mu held.
 func (s *Session) settle() {
-	if s.finished && s.popped == 0 && len(s.queue) == 0 && s.held > 0 {
+	if s.finished && s.popped == 0 && len(s.queue) == 0 && s.ring == nil && s.held > 0 {
 		s.host.options.Budget.Give(s.held)
 		s.held = 0
 		s.buffers, s.cur, s.out = [2]*buffer{}, nil, output{lost: true}
@@ -258,7 +271,14 @@ func (s *Session) Written(err error) {
 	if s.blocked && s.room() {
 		s.readable.Signal()
 	}
+	again := s.ring != nil && s.ring.waiting && s.out.size() < MaxOutputBytes
+	if again {
+		s.ring.waiting = false
+	}
 	s.mu.Unlock()
+	if again {
+		s.backend.Ready(s)
+	}
 }
 
 // NextWrite waits for something to send and returns it: up to two slices to be
@@ -276,6 +296,7 @@ func (s *Session) NextWrite() (first, second []byte, err error) {
 			second = s.reads.message()
 		}
 		if len(first)+len(second) > 0 {
+			s.passing, s.files = s.files, nil
 			s.writing = time.Now()
 			return first, second, nil
 		}

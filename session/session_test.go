@@ -17,7 +17,7 @@ func TestWelcomeTellsTheLimits(t *testing.T) {
 	d.write((&wire.Hello{VersionMin: 1, VersionMax: 9, Features: 1<<63 | wire.Features, Log: "held", Client: "payments"}).AppendTo(nil, 0))
 	var w wire.Welcome
 	d.expect(wire.TypeWelcome, &w)
-	want := wire.Welcome{Version: 1, Features: wire.Features, Session: 1, Node: "held", Durable: 4096, Server: "walsidecar test",
+	want := wire.Welcome{Version: 1, Features: wire.Features &^ wire.FeatureShm, Session: 1, Node: "held", Durable: 4096, Server: "walsidecar test",
 		MaxMessageBytes: 1_310_720, MaxRequests: 8192, MaxRequestBytes: 4 << 20, MaxReads: 64, HeartbeatMS: 5000, IdleMS: 60_000, SlowMS: 3000}
 	if w != want {
 		t.Fatalf("got %+v\nwant %+v", w, want)

@@ -195,6 +195,9 @@ func mapArea(fd, size, protection int) (Memory, error) {
 	return m, nil
 }
 
+// Memory is all that the client can write.
+func (c *Client) Memory() Memory { return c.submission }
+
 // RingBell kicks the sidecar. Kick says when.
 func (c *Client) RingBell() { c.bell.Ring() }
 

@@ -112,6 +112,9 @@ func (c *Consumer) Tail() uint64 { return c.tail.Load() }
 // Taken is the position up to which messages were taken.
 func (c *Consumer) Taken() uint64 { return c.taken }
 
+// Pending is how many bytes the last Load saw that Next has not taken.
+func (c *Consumer) Pending() uint64 { return c.limit - c.taken }
+
 // Load looks for published messages and reports whether Next has any.
 func (c *Consumer) Load() (bool, error) {
 	tail := c.tail.Load()

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/shm"
 )
 
 // conn is one connection and its session.
@@ -112,7 +113,10 @@ func (c *conn) write() {
 		if err != nil {
 			return
 		}
+		files := c.session.Handover()
 		switch {
+		case files != nil:
+			err = c.writeWith(files, first, second)
 		case len(second) == 0:
 			_, err = c.net.Write(first)
 		case len(first) == 0:
@@ -124,6 +128,18 @@ func (c *conn) write() {
 		}
 		c.session.Written(err)
 	}
+}
+
+// writeWith writes both slices, with descriptors at the first byte.
+func (c *conn) writeWith(files *shm.Files, first, second []byte) error {
+	defer files.Close()
+	n, _, err := c.net.WriteMsgUnix(first, unix.UnixRights(files[:]...), nil)
+	for _, b := range [][]byte{first[n:], second} {
+		if err == nil && len(b) > 0 {
+			_, err = c.net.Write(b)
+		}
+	}
+	return err
 }
 
 // shutdown makes reads and writes of both sides return.

@@ -325,6 +325,12 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(victimSocket); path != "" {
 		victim(path)
 	}
+	if path := os.Getenv(ringVictimSocket); path != "" {
+		ringVictim(path)
+	}
+	if path := os.Getenv(scribblerSocket); path != "" {
+		scribble(path)
+	}
 	os.Exit(m.Run())
 }
 

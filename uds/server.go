@@ -138,6 +138,7 @@ func (s *Server) open(nc *net.UnixConn) (*conn, error) {
 	if c.session, err = s.options.Host.New(c.peer, c.shutdown); err != nil {
 		return nil, err
 	}
+	c.session.OfferShm()
 	s.conns[c] = struct{}{}
 	return c, nil
 }

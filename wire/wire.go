@@ -38,7 +38,7 @@ const (
 
 // Features are the feature bits that this package knows. A connection uses the
 // bits that both sides named; bits that one side does not know are ignored.
-const Features uint64 = 0
+const Features uint64 = FeatureShm
 
 // Limits of the protocol. Those that a sidecar may set lower are told in [Welcome].
 const (
