@@ -291,7 +291,7 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered, jump bool)
 	n.pacer = ringwal.Pacer{QuantumBytes: QuantumBytes, MaxInFlight: WritersInFlight}
 	n.reader = reader.New(reader.Config{
 		Device: n.dev, Tail: tail, Superblock: n.wal.Superblock(), Directory: stream.NewDirectory(state.table),
-		Index: state.index, Marks: state.marks, Durable: state.recovery.End,
+		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(),
 	})
 	n.fillWelcome(n.wal.Superblock())
 	return nil
@@ -312,7 +312,7 @@ func (n *Node) firstWrites(state *recovered) error {
 	}
 	if !state.recovery.CheckpointIsLast {
 		n.start.CheckpointNeeded = true
-		if err := n.committer.Checkpoint(); err != nil {
+		if err := n.committer.StartCheckpoint(); err != nil {
 			return fmt.Errorf("first checkpoint: %w", err)
 		}
 		if err := n.writeFrames(); err != nil {

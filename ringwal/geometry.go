@@ -138,10 +138,18 @@ func (g Geometry) ControlReserveBytes() uint64 {
 	return min(MaxControlReserveBytes, g.CapacityBytes/16)
 }
 
-// SystemReserveBytes is what items of every class leave to the log itself: two
+// SystemReserveBytes is what items that take space leave to the log itself: two
 // checkpoints, a jump of the window, a pad and a seal.
 func (g Geometry) SystemReserveBytes() uint64 {
 	return 2*g.CheckpointBytes(int(g.CheckpointMaxBytes)) + g.WindowBytes + uint64(g.MaxFrameBytes) + uint64(g.BlockBytes)
+}
+
+// freeReserveBytes is what items that free space leave to the log itself: the
+// checkpoint that lets it be trimmed then, a pad and a seal. The jump and the
+// checkpoint of a start may have come before them, and a full log that was started
+// again must still take what frees space.
+func (g Geometry) freeReserveBytes() uint64 {
+	return g.CheckpointBytes(int(g.CheckpointMaxBytes)) + uint64(g.MaxFrameBytes) + uint64(g.BlockBytes)
 }
 
 // Class says what an item is for, and so how much of the log it may fill.
@@ -151,7 +159,7 @@ type Class uint8
 const (
 	ClassAppend  Class = iota // records: leaves the system and the control reserve
 	ClassControl              // streams, producers, tokens: may use half of the control reserve
-	ClassFree                 // what frees space (trim, delete): all of the control reserve
+	ClassFree                 // what frees space (trim, delete): all but a checkpoint, a pad and a seal
 
 	classSystem // checkpoints, pads and seals: the whole ring
 	classCount
@@ -164,6 +172,7 @@ func (g Geometry) Limit(c Class) uint64 {
 	case classSystem:
 		kept = 0
 	case ClassFree:
+		kept = g.freeReserveBytes()
 	case ClassControl:
 		kept += g.ControlReserveBytes() / 2
 	default:

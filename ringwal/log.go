@@ -117,20 +117,25 @@ func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error)
 	return l, nil
 }
 
-// roomToStart refuses a start that would use up the log's last room for nothing: a
-// jump moves the head at each attempt.
+// roomToStart refuses a start that would use up the log's last room for nothing. A
+// jump moves the head at each attempt, and has to leave room to what frees space; a
+// first checkpoint has to fit, a later one need not be written.
 func roomToStart(sb *Superblock, r *Recovery, e Epoch, start uint64) error {
-	end := start
-	if !r.CheckpointIsLast {
+	need, limit := start-sb.Trim, sb.CapacityBytes
+	switch {
+	case !r.HasCheckpoint:
 		state := e.CheckpointStateBytes
 		if state == 0 {
 			state = int(sb.CheckpointMaxBytes)
 		}
-		end = sb.checkpointEnd(start, state)
+		need = sb.checkpointEnd(start, state) - sb.Trim
+	case e.Jump:
+		free := sb.Limit(ClassFree)
+		limit = free - min(free, sb.ControlReserveBytes()/2)
 	}
-	if need := end - sb.Trim; need > sb.CapacityBytes {
-		return fmt.Errorf("%w: a start needs %d bytes of the %d (jump and checkpoint included); trim the log first",
-			ErrFull, need, sb.CapacityBytes)
+	if need > limit {
+		return fmt.Errorf("%w: a start needs %d bytes of the %d that it may use (jump and first checkpoint included); trim the log first",
+			ErrFull, need, limit)
 	}
 	return nil
 }

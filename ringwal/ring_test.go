@@ -136,7 +136,7 @@ func wrapAround(t *testing.T, g Geometry, origin uint64, wraps int) {
 			r.drain()
 			r.start(rng.IntN(2) == 0)
 			starts++
-			if r.log.Used() > g.Limit(ClassFree) {
+			if r.log.Used() > g.Limit(ClassControl) {
 				r.trimToCheckpoint()
 				kept = ""
 			}
@@ -189,10 +189,14 @@ func TestFrameThatFillsTheRingButForOneBlock(t *testing.T) {
 		if err := r.log.Checkpoint(nil); !errors.Is(err, ErrFull) {
 			t.Fatalf("a full ring: %v", err)
 		}
-		// A start has no room, and says so before it writes anything.
+		// A start has no room to jump, and says so before it writes anything. Without a jump it
+		// needs none: the checkpoint that it found will do.
 		before := fmt.Sprintf("%x", r.d.b[:RingStart])
-		if err := r.begin(false); !errors.Is(err, ErrFull) || fmt.Sprintf("%x", r.d.b[:RingStart]) != before {
+		if err := r.begin(true); !errors.Is(err, ErrFull) || fmt.Sprintf("%x", r.d.b[:RingStart]) != before {
 			t.Fatalf("a start without room: %v", err)
+		}
+		if err := r.begin(false); err != nil {
+			t.Fatalf("a start that needs no room: %v", err)
 		}
 	}
 }

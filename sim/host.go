@@ -311,7 +311,7 @@ func (h *host) begin(state *recovered, jump bool) error {
 		return err
 	}
 	if !state.recovery.CheckpointIsLast {
-		if err := h.committer.Checkpoint(); err != nil {
+		if err := h.committer.StartCheckpoint(); err != nil {
 			return fmt.Errorf("first checkpoint: %w", err)
 		}
 		if err := h.writeFrames(); err != nil {

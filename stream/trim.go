@@ -64,7 +64,7 @@ func (c *Committer) CheckpointDue(trimLimit uint64) bool {
 		return !c.asked
 	case c.asked && mark.Start < c.checkpointAt:
 		return false // the newest one is not durable yet
-	case c.decided <= mark.Start || trimLimit <= mark.Start:
+	case c.log.Head() <= mark.End || trimLimit <= mark.Start:
 		return false
 	}
 	g := c.geometry
@@ -91,6 +91,18 @@ func (c *Committer) Checkpoint() error {
 	}
 	c.asked, c.checkpointAt = true, head
 	return nil
+}
+
+// StartCheckpoint is Checkpoint at a start that finds items behind the newest one. It
+// writes none where there is one and another would take room that trims and deletes
+// need: each start would else take some of it, until nothing could free any.
+func (c *Committer) StartCheckpoint() error {
+	kept := c.geometry.ControlReserveBytes()/2 + c.trimReserve()
+	need := c.geometry.CheckpointBytes(len(c.table.EncodeCheckpoint(nil))) + uint64(c.geometry.MaxFrameBytes)
+	if _, complete := c.log.NewestCheckpoint(); complete && c.log.Room(ringwal.ClassFree) < need+kept {
+		return nil
+	}
+	return c.Checkpoint()
 }
 
 // MaybeCheckpoint writes a checkpoint if one is due and reports whether it did.

@@ -220,6 +220,56 @@ func TestP12_EveryStreamCanBeEmptiedOneByOne(t *testing.T) {
 	}
 }
 
+// TestP12_AFullLogStartedAgainTakesWhatFreesSpace: the checkpoints of many starts do not
+// take the room of trims. The log is the smallest legal one, with a state that makes its
+// checkpoints long.
+func TestP12_AFullLogStartedAgainTakesWhatFreesSpace(t *testing.T) {
+	w := newWorld(t, 0)
+	pinned, other := w.stream("pinned"), w.stream("other")
+	for i := range 8000 {
+		if err := w.retry(func() error {
+			_, _, err := w.c.CreateStream(1, fmt.Sprintf("%0255d", i))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.trim()
+	for range 1000 {
+		_, err := w.append(&Batch{Entries: []Entry{{Stream: other, Payload: []byte("x")}}})
+		w.must(err)
+	}
+	for {
+		_, err := w.append(&Batch{Entries: []Entry{{Stream: pinned, Payload: make([]byte, 500_000)}}})
+		if errors.Is(err, ringwal.ErrFull) {
+			break
+		}
+		w.must(err)
+	}
+	w.sync()
+	for i := range 9 { // a trim that frees nothing, so that something follows the checkpoint
+		w.crash()
+		info, err := w.c.Stat(other)
+		w.must(err)
+		if _, err := w.c.Trim(other, info.First+(info.Next-info.First+1)/2); err != nil {
+			t.Fatalf("start %d: %v", i, err)
+		}
+		w.sync()
+	}
+	w.crash()
+	for _, id := range []ID{pinned, other} {
+		if _, err := w.c.Trim(id, 1<<62); err != nil {
+			t.Fatalf("%v; %d bytes used, room to free space %d", err, w.log.Used(), w.log.Room(ringwal.ClassFree))
+		}
+	}
+	w.sync()
+	w.crash()
+	w.trim()
+	if _, err := w.append(&Batch{Entries: []Entry{{Stream: pinned, Payload: make([]byte, 500_000)}}}); err != nil {
+		t.Errorf("after everything was trimmed: %v", err)
+	}
+}
+
 func TestCheckpointsAreWrittenWhenTheyFreeEnough(t *testing.T) {
 	w := newWorld(t, 4<<20)
 	a := w.stream("a")

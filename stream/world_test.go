@@ -119,7 +119,7 @@ func (w *world) start() {
 	w.index.Keep(w.directory)
 	w.superblocks()
 	if !r.CheckpointIsLast {
-		w.must(w.c.Checkpoint())
+		w.must(w.c.StartCheckpoint())
 		w.sync()
 	}
 	w.log.RecordDurable()
