@@ -162,7 +162,7 @@ func (c *Cursor) look() view {
 	defer c.r.mu.RUnlock()
 	info, err := c.r.dir.Lookup(c.q.Stream)
 	v := view{info: info, err: err, failed: c.r.failed, durable: c.r.durable, version: c.r.version}
-	v.position = max(c.position, c.r.trim)
+	v.position = max(c.position, c.r.check.Next(c.r.trim))
 	if at, ok := c.r.index.Find(c.q.Stream, c.next); ok {
 		v.position = max(v.position, at)
 	}

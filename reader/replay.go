@@ -109,7 +109,7 @@ func (p *Replay) look() replayView {
 	v := replayView{failed: p.r.failed, trim: p.r.trim, durable: p.r.durable, version: p.r.version}
 	p.next = max(p.next, p.r.origin)
 	if !p.placed && p.next >= v.trim {
-		p.frame, p.placed = v.trim, true
+		p.frame, p.placed = p.r.check.Next(v.trim), true // the first start may have jumped
 		if at, ok := p.r.marks.below(p.next); ok {
 			p.frame = max(p.frame, at)
 		}

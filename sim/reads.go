@@ -67,6 +67,10 @@ func (h *host) read() {
 	if h.log.Err() != nil || len(w.oracle.durable.streams) == 0 {
 		return
 	}
+	if h.reader != nil && w.chance(0.3) {
+		h.replay()
+		return
+	}
 	s := w.oracle.durable.streams[w.rng.IntN(len(w.oracle.durable.streams))]
 	if s.first == s.next() {
 		return
@@ -86,6 +90,50 @@ func (h *host) read() {
 		if got.Offset != want.offset || got.Timestamp != want.timestamp || !bytes.Equal(got.Payload, want.payload.bytes()) || !bytes.Equal(got.Headers, want.headers) {
 			w.fail("P2", "stream %d offset %d reads back differently", s.id, want.offset)
 		}
+	}
+}
+
+// replay reads the log of all streams in commit order, from anywhere, and compares.
+func (h *host) replay() {
+	w, o := h.w, h.w.oracle
+	from := h.log.Trim() + w.rng.Uint64N(h.published-h.log.Trim()+1)
+	var want []*record
+	var ends []*record // last records of their batches
+	for _, e := range o.entries[:o.durableCount-o.baseCount] {
+		if e.position >= from && e.kind == stream.KindBatch {
+			want = append(want, e.records...)
+			ends = append(ends, e.records[len(e.records)-1])
+		}
+	}
+	p, err := h.reader.OpenReplay(reader.ReplayQuery{Position: from})
+	if err != nil {
+		w.fail("P2", "a replay from %d: %v", from, err)
+	}
+	defer p.Close()
+	for {
+		e, err := p.Next(context.Background(), 64<<10)
+		if err != nil {
+			h.unreadable(err)
+			return
+		}
+		if e.Kind != reader.Records {
+			break
+		}
+		for _, got := range e.Records {
+			if len(want) == 0 || got.Stream != want[0].stream || got.Offset != want[0].offset || !bytes.Equal(got.Payload, want[0].payload.bytes()) {
+				w.fail("P2", "a replay from %d returned stream %d offset %d, which does not come next", from, got.Stream, got.Offset)
+			}
+			if got.BatchEnd != (want[0] == ends[0]) {
+				w.fail("P2", "a replay from %d: a batch ends at the wrong record", from)
+			}
+			if got.BatchEnd {
+				ends = ends[1:]
+			}
+			want = want[1:]
+		}
+	}
+	if len(want) > 0 {
+		w.fail("P2", "a replay from %d ends %d records before the durable end", from, len(want))
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 var (
 	seedFlag      = flag.Uint64("seed", 0, "play the one history of this seed; 0: WALSIDECAR_SEED, or many")
-	historiesFlag = flag.Int("histories", 0, "histories that TestHistories plays; 0: WALSIDECAR_SIM_HISTORIES, or 2500")
+	historiesFlag = flag.Int("histories", 0, "histories that TestHistories plays; 0: WALSIDECAR_SIM_HISTORIES, or 5000")
 )
 
 func TestMain(m *testing.M) {
@@ -62,7 +62,7 @@ func TestHistories(t *testing.T) {
 		n = int(fromEnvironment(t, "WALSIDECAR_SIM_HISTORIES"))
 	}
 	if n == 0 {
-		n = 2500
+		n = 5000
 	}
 	if testing.Short() {
 		n /= 10
@@ -155,6 +155,18 @@ func TestALogGoesRoundAThousandTimes(t *testing.T) {
 		}}, []uint64{seed}).Laps
 	}
 	t.Logf("%d laps", laps)
+}
+
+// TestReadersOfALogThatJumped: package reader over starts that jump, the first one of
+// the log included, and crash again.
+func TestReadersOfALogThatJumped(t *testing.T) {
+	seeds := make([]uint64, 200)
+	for i := range seeds {
+		seeds[i] = uint64(i + 1)
+	}
+	play(t, Options{Kind: Late, adjust: func(p *profile) {
+		p.reader, p.startCrash, p.steps, p.read = true, 0.1, 150, 20
+	}}, seeds)
 }
 
 // TestTheSmallestLegalLog: the geometry that Format gives to MinLogBytes.
