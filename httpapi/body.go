@@ -84,9 +84,27 @@ func (x *exchange) reserve(n int64) error {
 func (x *exchange) unread(err error) error {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		return &wire.Error{Code: wire.CodeSlowClient, Message: "the request was not complete within " + x.server.options.Times.Request.String()}
+		return x.server.slow()
 	}
 	return badRequest("the body ended early, or its chunks are malformed")
+}
+
+// slow is the error of a request that took too long to come.
+func (s *Server) slow() error {
+	return &wire.Error{Code: wire.CodeSlowClient, Message: "the request was not complete within " + s.options.Times.Request.String(),
+		Hint: "send the request at once; what comes slowly goes into several"}
+}
+
+// maxDiscardBytes is how much of the body of a refused request is read before the
+// answer. Many clients do not look for an answer before they have sent all; what is longer
+// is cut.
+const maxDiscardBytes = 2 * MaxBodyBytes
+
+// discard reads what is left of the body, which takes no memory.
+func (x *exchange) discard() {
+	if x.length() <= maxDiscardBytes {
+		_, _ = io.CopyN(io.Discard, x.content(), maxDiscardBytes) // the answer says what was wrong
+	}
 }
 
 // decodeFactor is what a JSON document takes at most per byte while it is decoded: its

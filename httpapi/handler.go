@@ -91,6 +91,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		}
 	}()
 	if err := x.dispatch(); err != nil {
+		x.discard()
 		x.fail(err)
 	}
 }
@@ -275,7 +276,7 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		failWith(ctx, badRequest("the request line and its headers have more than %d bytes", maxHeaderBytes))
 		ctx.SetStatusCode(fasthttp.StatusRequestHeaderFieldsTooLarge)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		failWith(ctx, &wire.Error{Code: wire.CodeSlowClient, Message: "the request was not complete within " + s.options.Times.Request.String()})
+		failWith(ctx, s.slow())
 	default:
 		failWith(ctx, badRequest("not a request of HTTP/1.1"))
 	}

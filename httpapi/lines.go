@@ -32,6 +32,7 @@ type lines struct {
 	flight     flight
 	bytes      int // in flight, at most
 	read       int // lines
+	sent       int // number of the last line in flight
 	out        []byte
 	reserved   int64 // bytes of out that are taken from the budget
 	failed     bool  // a line was refused
@@ -153,6 +154,7 @@ func (a *lines) append(line []byte) {
 		return
 	}
 	a.bytes += m.Bytes()
+	a.sent = a.read
 	c.sequence++
 	c.expect++
 	a.settle(inFlight - 1)
@@ -161,7 +163,7 @@ func (a *lines) append(line []byte) {
 // settle takes outcomes until at most n appends are in flight.
 func (a *lines) settle(n int) {
 	for len(a.flight.outcomes) > n {
-		number := a.read - len(a.flight.outcomes) + 1
+		number := a.sent - len(a.flight.outcomes) + 1
 		o := a.flight.wait()
 		if o.err != nil {
 			a.fail(number, o.err)
