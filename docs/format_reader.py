@@ -190,9 +190,7 @@ class Log:
             if h and h["durable"] > (proof.end if proof else position):
                 proof = Damage(position, h["durable"], f"the frame at {at} says that more was durable")
             h = None if h else self.any_header(at)
-            known = h and any((b["epoch"], b["incarnation_hash"]) == (h["epoch"], h["incarnation_hash"]) for b in sb["boundaries"])
-            later_lap = known and h["position"] > at and (h["position"] - at) % self.capacity == 0
-            if proof is None and h and (later_lap or h["epoch"] > sb["epoch"] and h["position"] == at and h["prev_sum"] == total):
+            if proof is None and h and h["position"] == at and h["epoch"] > sb["epoch"] and h["prev_sum"] == total:
                 proof = Damage(position, h["position"], "the log goes on behind what the superblocks know")
         if proof:
             raise proof

@@ -435,7 +435,7 @@ func TestP7_RandomRot(t *testing.T) {
 			rotten++
 		}
 	}
-	if rotten < 1000 {
+	if rotten < 300 {
 		t.Fatalf("only %d frames rotted", rotten)
 	}
 }

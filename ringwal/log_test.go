@@ -53,9 +53,12 @@ func TestNoFrameBeforeTheSuperblockIsInForce(t *testing.T) {
 	if !r.log.SuperblockInForce() {
 		t.Fatal("both copies are written")
 	}
-	if err := r.log.Checkpoint(nil); err != nil {
+	r.checkpoint(nil)
+	// The same in the second epoch of a log that has its checkpoint.
+	if err := r.begin(false); err != nil {
 		t.Fatal(err)
 	}
+	refused("the second start")
 }
 
 // A new log opens its doors only after a superblock in force records its first
@@ -573,8 +576,8 @@ func TestMarkClean(t *testing.T) {
 		t.Fatalf("clean %v, durable %d of %d", sb.Clean, sb.Durable, r.rec.End)
 	}
 	// The next start takes the mark away before it writes a frame.
-	if err := r.begin(false); err != nil {
-		t.Fatal(err)
+	if err := r.begin(false); err != nil || r.log.Superblock().Clean {
+		t.Fatalf("%v, %+v", err, r.log.Superblock())
 	}
 	r.superblocks()
 	if sbs, _ := ReadSuperblocks(r.d); sbs.Newest.Clean || sbs.Newest.Epoch != 2 {

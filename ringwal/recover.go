@@ -176,7 +176,8 @@ func (w *recovering) judgeEnd() error {
 	return nil
 }
 
-// scan looks behind the hole for frames that prove that the hole was durable once.
+// scan looks behind the hole for frames that prove that the hole was durable once, or that the
+// log went on elsewhere.
 // A header is proof enough: the owner wrote it, whatever became of the rest.
 func (w *recovering) scan() (*DamageError, error) {
 	c, sb := w.chain, w.sb
@@ -201,31 +202,14 @@ func (w *recovering) scan() (*DamageError, error) {
 				proof = &DamageError{From: hole, To: h.Durable, Reason: fmt.Sprintf(
 					"no frame here, and the frame at %d says that %d was durable", at, h.Durable)}
 			}
-		} else if proof == nil && w.newerThanSuperblock(&h, at) {
+		} else if proof == nil && h.Position == at && h.Epoch > sb.Epoch && h.PrevSum == c.sum {
+			// The first frame of a later epoch, whose superblock is lost. No client
+			// can forge it in a payload: nobody outside knows the sum.
 			proof = &DamageError{From: hole, To: h.Position, Reason: fmt.Sprintf(
 				"the log goes on at %d in epoch %d, later than every superblock that can be read", h.Position, h.Epoch)}
 		}
 	}
 	return proof, nil
-}
-
-// newerThanSuperblock tells a frame that the owner can only have written after a
-// superblock that is lost: the first one of a later epoch (which carries the sum
-// of the frame that we found to be the last), or one of a known epoch in a later
-// lap. No client can forge either, since it knows neither sum nor incarnation.
-func (w *recovering) newerThanSuperblock(h *FrameHeader, at uint64) bool {
-	if h.Epoch > w.sb.Epoch {
-		return h.Position == at && h.PrevSum == w.chain.sum
-	}
-	if h.Position <= at || h.Position%w.sb.CapacityBytes != at%w.sb.CapacityBytes {
-		return false
-	}
-	for _, b := range w.chain.check.boundaries {
-		if b.Epoch == h.Epoch && b.IncarnationHash == h.IncarnationHash {
-			return true
-		}
-	}
-	return false
 }
 
 // assembly puts a checkpoint's parts together.

@@ -265,6 +265,26 @@ func TestP7_LogGoesOnBehindAnOldSuperblock(t *testing.T) {
 	}
 }
 
+// A frame is a link of one chain: with another frame before it, it is none, though all
+// else about it is right.
+func TestP3_FrameOfAnotherHistory(t *testing.T) {
+	r := newRig(t, tiny, 0).start(false)
+	r.write('a', 10)
+	base := r.d.clone()
+	r.write('b', 10)
+	other := r.issue('C', 10)
+	r = r.on(base)
+	if err := r.begin(false); err != nil {
+		t.Fatal(err)
+	}
+	// Epoch 1 once more, as if a snapshot of the machine had gone on.
+	r.log.identity.Epoch, r.log.identity.IncarnationHash = 1, other.IncarnationHash
+	r.log.superblock.started, r.log.superblock.wanted = true, false
+	r.write('x', 10)
+	r.land(other)
+	r.holds("ax")
+}
+
 // The frame at the trim position is accepted only from the epoch in force there.
 func TestP3_OlderEpochAtTheTrimPosition(t *testing.T) {
 	r := newRig(t, tiny, 0).start(false)
@@ -493,5 +513,75 @@ func TestSumOfAFrame(t *testing.T) {
 	}
 	if got := xxhash.Sum64(f.Buf[:120]); got != f.Sum {
 		t.Fatalf("header sum %016x, want %016x", f.Sum, got)
+	}
+}
+
+// What the parts of a checkpoint may not be: of two checkpoints, of two epochs, out of
+// order, with anything but a pad between.
+func TestPartsThatMakeNoCheckpoint(t *testing.T) {
+	sb := version(1, 1)
+	part := func(start uint64, part, parts uint32, epoch uint64) *FrameView {
+		v := &FrameView{Body: []byte("state")}
+		v.Kind, v.Position, v.CheckpointStart, v.Part, v.Parts, v.Epoch = FrameCheckpoint, start+uint64(part)*4096, start, part, parts, epoch
+		return v
+	}
+	kind := func(k FrameKind) *FrameView { return &FrameView{FrameHeader: FrameHeader{Kind: k}} }
+	for name, c := range map[string]struct {
+		frames []*FrameView
+		want   bool
+	}{
+		"in order":           {[]*FrameView{part(0, 0, 2, 1), part(0, 1, 2, 1)}, true},
+		"a pad between":      {[]*FrameView{part(0, 0, 2, 1), kind(FramePad), part(0, 1, 2, 1)}, true},
+		"an unfinished one":  {[]*FrameView{part(0, 0, 3, 1), part(4096, 0, 2, 1), part(4096, 1, 2, 1)}, true},
+		"no first part":      {[]*FrameView{part(0, 1, 2, 1)}, false},
+		"a part left out":    {[]*FrameView{part(0, 0, 3, 1), part(0, 2, 3, 1)}, false},
+		"a seal between":     {[]*FrameView{part(0, 0, 2, 1), kind(FrameSeal), part(0, 1, 2, 1)}, false},
+		"items between":      {[]*FrameView{part(0, 0, 2, 1), kind(FrameData), part(0, 1, 2, 1)}, false},
+		"of two checkpoints": {[]*FrameView{part(0, 0, 2, 1), part(4096, 1, 2, 1)}, false},
+		"of two epochs":      {[]*FrameView{part(0, 0, 2, 1), part(0, 1, 2, 2)}, false},
+		"of two sizes":       {[]*FrameView{part(0, 0, 3, 1), part(0, 1, 2, 1)}, false},
+	} {
+		var a assembly
+		complete := false
+		for _, f := range c.frames {
+			var err error
+			if complete, err = a.add(f, sb); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if complete != c.want || complete && string(a.state) != "statestate" {
+			t.Errorf("%s: complete %v, %q", name, complete, a.state)
+		}
+	}
+	sb.CheckpointMaxBytes = 9
+	var a assembly
+	_, _ = a.add(part(0, 0, 2, 1), sb)
+	if _, err := a.add(part(0, 1, 2, 1), sb); !errors.Is(err, ErrDamaged) {
+		t.Errorf("over the limit: %v", err)
+	}
+}
+
+// A frame never reaches over the place where the log itself begins, one lap on.
+func TestFrameOverTheTrimPosition(t *testing.T) {
+	r := newRig(t, tiny, 0).start(false)
+	r.write('a', 5000) // two blocks, behind the checkpoint's one
+	r.holds("a")
+	for limit, want := range map[uint64]int{3 * 4096: 2, 2 * 4096: 1} {
+		src, err := newSource(r.d, tiny, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newChain(src, NewFrameChecker(r.sbs.Newest), 0, 0)
+		n := 0
+		for h, _, err := c.step(); h != nil; h, _, err = c.step() {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		if n != want {
+			t.Errorf("limit %d: %d frames, want %d", limit, n, want)
+		}
+		src.close()
 	}
 }

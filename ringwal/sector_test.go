@@ -316,6 +316,28 @@ func TestSalvageOfALongGap(t *testing.T) {
 	}
 }
 
+// A device that was cut, or a copy that did not finish: what lies on it is read.
+func TestSalvageOfALogThatWasCut(t *testing.T) {
+	r := newRig(t, tiny, tiny.CapacityBytes-6*4096).start(false)
+	r.write('a', 10)
+	r.write('b', tiny.MaxItemBytes()) // to the ring's end
+	if r.log.Head()%tiny.CapacityBytes > tiny.CapacityBytes/2 {
+		t.Fatalf("the log does not wrap: head %d", r.log.Head())
+	}
+	r.write('c', 10)
+	r.write('d', 10)
+	r.d.b = r.d.b[:len(r.d.b)-5*4096] // a and b are gone
+	sbs, err := ReadSuperblocks(r.d)
+	if !errors.Is(err, ErrGeometry) {
+		t.Fatal(err)
+	}
+	got := ""
+	end, err := Salvage(r.d, sbs, SalvageVisitor{Frame: func(f *FrameView) error { got += string(append(f.Body, '.')[:1]); return nil }})
+	if err != nil || got != "scd" || end != r.log.Durable() {
+		t.Fatalf("salvaged %q up to %d of %d, %v", got, end, r.log.Durable(), err)
+	}
+}
+
 func TestSalvageNeedsASuperblock(t *testing.T) {
 	d := newDisk(1<<20, 4096)
 	sbs, err := ReadSuperblocks(d)
