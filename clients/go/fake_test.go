@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/walsidecar/walsidecar/wire"
 )
@@ -363,12 +364,13 @@ func must(err error) {
 type fate int
 
 const (
-	serve      fate = iota // decide and answer
-	dieBefore              // close the connection without deciding
-	dieAfter               // decide, close without the answer
-	dieHalfway             // decide, send half of the answer, close
-	drain                  // refuse this and all that follows on the connection
-	refuseOnce             // with out_of_memory, without deciding
+	serve            fate = iota // decide and answer
+	dieBefore                    // close the connection without deciding
+	dieAfter                     // decide, close without the answer
+	dieHalfway                   // decide, send half of the answer, close
+	drain                        // refuse this and all that follows on the connection
+	refuseOnce                   // with out_of_memory, without deciding
+	refuseAndDieLate             // with log_full; what the connection has sent behind it is decided late: after the next connection's first append
 )
 
 // fakeSidecar serves one fakeLog on a Unix socket.
@@ -379,6 +381,7 @@ type fakeSidecar struct {
 	listener net.Listener
 	mu       sync.Mutex
 	conns    map[net.Conn]struct{}
+	late     []wire.Append                          // that a dead connection has left behind
 	appends  int                                    // that came, on all connections
 	fate     func(n int) fate                       // of append n, from 1; nil: serve
 	welcome  func(*wire.Welcome)                    // changes what clients are told
@@ -542,6 +545,10 @@ func (c *fakeConn) serveAppend(h wire.Header, body []byte) error {
 		return errDie
 	case drain:
 		c.draining = true
+	case refuseAndDieLate:
+		c.answer(refusal(wire.CodeLogFull, "no room"), h.Request)
+		c.f.late = c.rest(h)
+		return errDie
 	case refuseOnce:
 		c.answer(refusal(wire.CodeOutOfMemory, "no memory"), h.Request)
 		return nil
@@ -551,6 +558,10 @@ func (c *fakeConn) serveAppend(h wire.Header, body []byte) error {
 		return nil
 	}
 	answer := c.f.log.append(&m)
+	for i := range c.f.late {
+		c.f.log.append(&c.f.late[i])
+	}
+	c.f.late = nil
 	switch what {
 	case dieAfter:
 		c.flushAcks()
@@ -563,6 +574,27 @@ func (c *fakeConn) serveAppend(h wire.Header, body []byte) error {
 	}
 	c.answer(answer, h.Request)
 	return nil
+}
+
+// rest decodes the appends that the connection has sent behind the message h.
+func (c *fakeConn) rest(h wire.Header) []wire.Append {
+	must(c.net.SetReadDeadline(time.Now().Add(20 * time.Millisecond)))
+	more, _ := io.ReadAll(c.net)
+	b := append(slices.Clone(c.in[h.Length:]), more...)
+	var appends []wire.Append
+	for {
+		h, body, rest, ok, err := wire.Message(b)
+		must(err)
+		if !ok {
+			return appends
+		}
+		b = rest
+		if h.Type == wire.TypeAppend {
+			var m wire.Append
+			must(m.Decode(h, body))
+			appends = append(appends, m)
+		}
+	}
 }
 
 // answer adds an answer; plain results become extents, as the real one does it.

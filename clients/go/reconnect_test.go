@@ -122,6 +122,30 @@ func TestP2_LogRefusalThatWasNotHeardIsAnsweredAgain(t *testing.T) {
 	}
 }
 
+// The log has the record, its answer was lost, and the repetition is refused for a
+// reason that says nothing of the record: it must not go under another sequence.
+func TestP2_RefusedRepetitionKeepsItsSequence(t *testing.T) {
+	f := newFakeSidecar(t)
+	f.fate = func(n int) fate {
+		switch n {
+		case 1:
+			return dieAfter
+		case 2:
+			return refuseOnce
+		}
+		return serve
+	}
+	results, errs := pipeline(t, dial(t, f.path), "s", 3)
+	for i := range results {
+		if errs[i] != nil || results[i].Offset != uint64(i) {
+			t.Errorf("record %d: %+v, %v", i, results[i], errs[i])
+		}
+	}
+	if got := f.log.payloads("s"); !slices.Equal(got, numbers(0, 3)) {
+		t.Errorf("the log has %q", got)
+	}
+}
+
 func TestSidecarThatDrainsIsWaitedFor(t *testing.T) {
 	f := newFakeSidecar(t)
 	draining := true
@@ -392,6 +416,47 @@ func TestFullLogEndsEverythingInFlightBehindTheRefusedRecord(t *testing.T) {
 		t.Errorf("with room again: %+v, %v", r, err)
 	}
 	if got := f.log.payloads("s"); !slices.Equal(got, numbers(0, 5)) {
+		t.Errorf("the log has %q", got)
+	}
+}
+
+// A connection ends after it said that the log is full, and what it had received
+// is decided late. The sequences of those records must not have been used again.
+func TestP2_SequencesOfRefusedRecordsAreNotUsedAgainOnAnotherConnection(t *testing.T) {
+	f := newFakeSidecar(t)
+	c := dial(t, f.path)
+	ctx := testContext(t)
+	if _, err := c.Append(ctx, "s", []byte("0")); err != nil {
+		t.Fatal(err)
+	}
+	f.fate = func(n int) fate {
+		if n == 2 {
+			return refuseAndDieLate
+		}
+		return serve
+	}
+	f.log.mu.Lock()
+	var tickets []Ticket
+	for range 5 {
+		ticket, err := c.Submit(ctx, "s", []byte("refused"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tickets = append(tickets, ticket)
+	}
+	waitUntil(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.conn.idle })
+	f.log.mu.Unlock()
+	for i, ticket := range tickets {
+		if _, err := ticket.Wait(ctx); !errors.Is(err, ErrLogFull) {
+			t.Errorf("record %d behind the full log: %v", i, err)
+		}
+	}
+	for i := 1; i < 6; i++ {
+		if r, err := c.Append(ctx, "s", []byte(strconv.Itoa(i))); err != nil || r.Offset != uint64(i) {
+			t.Errorf("record %d: %+v, %v", i, r, err)
+		}
+	}
+	if got := f.log.payloads("s"); !slices.Equal(got, numbers(0, 6)) {
 		t.Errorf("the log has %q", got)
 	}
 }
