@@ -86,10 +86,15 @@ func (c *Client) handleAck(h wire.Header, body []byte) error {
 	if err := c.ack.Decode(h, body); err != nil { // used by this goroutine alone
 		return err
 	}
+	return c.acked(c.ack.Extents)
+}
+
+// acked gives the requests of the extents their results.
+func (c *Client) acked(extents []wire.AckExtent) error {
 	c.mu.Lock()
 	defer c.unlockAndKick()
-	for e := range c.ack.Extents {
-		extent := &c.ack.Extents[e]
+	for e := range extents {
+		extent := &extents[e]
 		for i := range extent.Requests {
 			r, err := c.awaited(extent.Request + uint64(i))
 			if err != nil {
@@ -278,6 +283,7 @@ func (e *Error) behind(stream string) *Error {
 // hold keeps a request that the log is known not to have, to be sent again.
 func (c *Client) hold(r *request) {
 	c.stall.begin()
+	r.takeOut()
 	r.held, r.sent, r.absent = true, false, true
 }
 
@@ -331,6 +337,9 @@ func (c *Client) settle() {
 		// What is dropped is answered, and so is everything before it; a command at
 		// the head must not hide that.
 		c.producer.acked = max(c.producer.acked, min(f.at(f.head).sequence, c.producer.usedUp)+1)
+		if d := c.ring(); d != nil {
+			d.Free(f.at(f.head).end)
+		}
 		f.drop()
 	}
 	if f.len() == 0 {

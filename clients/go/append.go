@@ -130,7 +130,7 @@ func (c *Client) admit(ctx context.Context, a *appending, opts []AppendOption, b
 	missing, err := c.prepare(a, opts)
 	if err == nil && !missing.any() && len(c.room) == 0 && c.hasRoom(a.size, a.slots) {
 		t := c.enqueue(a)
-		if n := c.conn; n != nil && n.idle && c.flight.len() == 1 && a.size <= loneBytes {
+		if n := c.conn; n != nil && n.ring == nil && n.idle && c.flight.len() == 1 && a.size <= loneBytes {
 			c.unlockAndWrite(n)
 		} else {
 			c.unlockAndKick()
@@ -241,8 +241,8 @@ func (c *Client) prepare(a *appending, opts []AppendOption) (missing, error) {
 		a.slots = 0
 	}
 	a.size = m.Bytes()
-	if a.size > int(c.limits.MaxMessageBytes) {
-		return missing{}, a.tooLarge("message", a.size, int(c.limits.MaxMessageBytes))
+	if limit := c.messageLimit(); a.size > limit {
+		return missing{}, a.tooLarge("message", a.size, limit)
 	}
 	if a.slots > c.slotLimit() {
 		return missing{}, a.tooLarge("batch, in distinct streams,", a.slots, c.slotLimit())
@@ -364,8 +364,7 @@ func (c *Client) enqueue(a *appending) Ticket {
 		m.Sequence, m.Acked = r.sequence, c.producer.acked
 	}
 	if c.conn != nil {
-		r.id = c.nextID
-		c.nextID++
+		r.id = c.appendID()
 	}
 	c.submitted++
 	r.serial = c.submitted
@@ -378,8 +377,12 @@ func (c *Client) enqueue(a *appending) Ticket {
 
 // place encodes the scratch message as that of r.
 func (c *Client) place(r *request) {
+	if d := c.ring(); d != nil {
+		d.place(r, &c.encode)
+		return
+	}
 	chunk := c.out.reserve(r.size)
-	r.chunk, r.at = chunk, len(chunk.buf)
+	r.chunk, r.at, r.end = chunk, len(chunk.buf), 0
 	chunk.buf = c.encode.AppendTo(chunk.buf, r.id)
 	chunk.live++
 	c.dirty = true

@@ -111,7 +111,14 @@ func (c *Client) unlockAndKick() {
 	if kick {
 		n.idle = false
 	}
+	bell := n != nil && n.ring != nil && n.ring.bell
+	if bell {
+		n.ring.bell = false
+	}
 	c.unlockAndWake()
+	if bell {
+		n.ring.RingBell()
+	}
 	if kick {
 		n.kick <- struct{}{}
 	}

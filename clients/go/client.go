@@ -32,13 +32,16 @@ type Client struct {
 	stopped chan struct{} // closed when the last goroutine is gone
 	durable atomic.Uint64
 
-	mu     sync.Mutex
-	err    error // why the client ended; nil while it lives
-	lost   error // why there is no connection
-	conn   *connection
-	online chan struct{} // closed while there is a connection; replaced when it is lost
-	nextID uint64        // of requests on this connection
-	limits wire.Welcome  // of the newest connection
+	mu   sync.Mutex
+	err  error // why the client ended; nil while it lives
+	lost error // why there is no connection
+	conn *connection
+	// retired is the ring of the connection before: requests in flight lie in it until
+	// they are put on the next one.
+	retired *ringDoor
+	online  chan struct{} // closed while there is a connection; replaced when it is lost
+	nextID  uint64        // of requests on this connection
+	limits  wire.Welcome  // of the newest connection
 
 	out       outgoing
 	flight    flight

@@ -28,13 +28,20 @@ const (
 	reconnectLongest = time.Second
 )
 
-// connection is one connected socket. Its two goroutines end when it is closed.
+// connectionGoroutines is how many a connection has at most: one reads, one writes,
+// one takes acks out of shared memory.
+const connectionGoroutines = 3
+
+// connection is one connected socket, with its shared memory. Its goroutines end when
+// it is closed.
 type connection struct {
 	net      net.Conn
 	in       []byte // read and not handled
 	buf      []byte // in lies in it
 	welcome  wire.Welcome
 	nextID   uint64
+	ring     *ringDoor         // nil: appends go over the socket
+	handover *[]int            // takes descriptors that come with a message; nil: none is awaited
 	producer wire.ProducerInfo // of the session's producer, where it had one
 	renewed  bool              // producer is a new one
 
@@ -43,7 +50,7 @@ type connection struct {
 	segments [][]byte       // of the write under way
 	lone     sync.WaitGroup // writes in the place of the writing goroutine; begun under the client's mutex
 	gone     chan struct{}  // closed by close
-	finished chan error     // capacity 2: why each goroutine ended
+	finished chan error     // capacity connectionGoroutines: why each goroutine ended
 }
 
 // close makes both goroutines end. It is called under the client's mutex, or
@@ -54,6 +61,9 @@ func (n *connection) close() {
 	default:
 		close(n.gone)
 		_ = n.net.Close() // nothing is lost that was not lost anyway
+		if n.ring != nil {
+			n.ring.Interrupt()
+		}
 	}
 }
 
@@ -68,7 +78,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 	}
 	n := &connection{
 		net: socket, buf: make([]byte, readBufferBytes), nextID: 1,
-		kick: make(chan struct{}, 1), gone: make(chan struct{}), finished: make(chan error, 2), idle: true,
+		kick: make(chan struct{}, 1), gone: make(chan struct{}), finished: make(chan error, connectionGoroutines), idle: true,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetDeadline(time.Unix(1, 0)) })
 	err = c.introduce(n)
@@ -77,6 +87,9 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 	}
 	if err != nil {
 		n.close()
+		if n.ring != nil {
+			n.ring.Detach()
+		}
 		var refusal *Error
 		if errors.As(err, &refusal) {
 			return nil, err
@@ -108,6 +121,9 @@ func (c *Client) introduce(n *connection) error {
 	c.mu.Unlock()
 	if known && n.welcome.Log != log {
 		return newError(wire.CodeWrongLog, "reconnect", "", fmt.Sprintf("the socket %s now serves another log, %x, not %x", c.path, n.welcome.Log, log))
+	}
+	if err := c.openRing(n); err != nil {
+		return err
 	}
 	if producer == 0 {
 		return nil
@@ -200,7 +216,7 @@ func (n *connection) fill() error {
 	} else {
 		copy(n.buf, n.in)
 	}
-	got, err := n.net.Read(n.buf[held:])
+	got, err := n.read(n.buf[held:])
 	n.in = n.buf[:held+got]
 	if got > 0 {
 		return nil
@@ -211,10 +227,21 @@ func (n *connection) fill() error {
 	return err
 }
 
+// goroutines is how many start runs.
+func (n *connection) goroutines() int {
+	if n.ring == nil {
+		return connectionGoroutines - 1
+	}
+	return connectionGoroutines
+}
+
 // start runs the goroutines of an installed connection.
 func (c *Client) start(n *connection) {
 	go func() { n.finished <- c.readLoop(n) }()
 	go func() { n.finished <- c.writeLoop(n) }()
+	if n.ring != nil {
+		go func() { n.finished <- c.reapLoop(n) }()
+	}
 }
 
 // readLoop handles what the sidecar says until the connection ends.

@@ -25,6 +25,8 @@ type options struct {
 	inFlightBytes int
 	giveUpAfter   time.Duration
 	waitWhileFull bool
+	door          Door
+	waiting       Waiting
 }
 
 // WithLog selects the log: a log UUID or the name of its node. Without it, the
@@ -52,6 +54,14 @@ func WithGiveUpAfter(d time.Duration) Option { return func(o *options) { o.giveU
 // WithWaitWhileFull makes appends wait while the log is full and go on in order
 // when it has room, where they would return ErrLogFull.
 func WithWaitWhileFull() Option { return func(o *options) { o.waitWhileFull = true } }
+
+// WithDoor says by which way appends go. Without it, DoorAuto. Everything else goes
+// over the socket.
+func WithDoor(door Door) Option { return func(o *options) { o.door = door } }
+
+// WithWaiting says how the client waits for acks in shared memory. Without it,
+// WaitAdaptive.
+func WithWaiting(w Waiting) Option { return func(o *options) { o.waiting = w } }
 
 // AppendOption adds a condition, a header or a producer to an append.
 type AppendOption struct {
@@ -93,9 +103,11 @@ func WithHeader(key string, value []byte) AppendOption {
 // position); at or below the last one nothing is appended and the Result is a
 // Duplicate. See Producer for how to resume.
 //
-// A sequence that was refused (ErrLogFull, a condition) is free for another
-// attempt only while no later one was accepted: an application that keeps several
-// in flight stops at the first error and asks Producer before it goes on.
+// With several in flight, one that the full log refused (ErrLogFull) may be
+// overtaken by a later one, and then counts as done. A source that must lose
+// nothing keeps one append in flight per producer, and puts what belongs together
+// into one AppendBatch. With WithWaitWhileFull one that was overtaken ends with
+// ErrOutOfSequence.
 func WithProducer(name string, sequence uint64) AppendOption {
 	return AppendOption{kind: appendProducer, text: name, number: sequence}
 }

@@ -10,6 +10,8 @@ type chunk struct {
 	buf  []byte // len is what is encoded
 	sent int    // of buf, handed to a write
 	live int    // messages that may be needed again, and writes that use the chunk
+
+	mapped bool // a ring in shared memory: none of this struct's business but buf
 }
 
 // outgoing is the memory of everything that was submitted and not answered: what
@@ -82,6 +84,9 @@ func (o *outgoing) written() {
 
 // release gives up one message of c, or one write that used it.
 func (o *outgoing) release(c *chunk) {
+	if c.mapped {
+		return
+	}
 	c.live--
 	if n := len(o.queue); n > 0 && o.queue[n-1] == c {
 		return // still appended to; reserve starts it over when it is empty
@@ -119,6 +124,7 @@ type request struct {
 	streams  []*streamRef // of a batch: the distinct ones, in order of first appearance; else nil
 	chunk    *chunk       // where the message is
 	at, size int          // the message is chunk.buf[at : at+size]
+	end      uint64       // of the message in the ring, where it lies there; else 0
 	id       uint64       // on this connection; 0: it was not enqueued on one
 	sequence uint64       // under the session producer; 0: it has a named one
 	slots    int          // of the session producer's window

@@ -29,8 +29,10 @@ func (c *Client) run(n *connection) {
 		c.mu.Lock()
 		n.close()
 		c.mu.Unlock()
-		if second := <-n.finished; why == nil {
-			why = second
+		for range n.goroutines() - 1 {
+			if next := n.ended(); why == nil {
+				why = next
+			}
 		}
 		c.uninstall(n, why)
 		if n = c.reconnect(); n != nil {
@@ -38,6 +40,7 @@ func (c *Client) run(n *connection) {
 		}
 	}
 	c.failAll()
+	c.retire()
 	close(c.stopped)
 }
 
@@ -92,6 +95,10 @@ func (c *Client) install(n *connection) {
 	if c.err != nil {
 		n.close() // its goroutines end at once
 	}
+	if n.ring != nil && !n.ring.takes(&c.flight) {
+		n.ring.Detach() // what is in flight was admitted by a connection without shared memory
+		n.ring = nil
+	}
 	c.conn, c.nextID, c.limits, c.lost = n, n.nextID, n.welcome, nil
 	c.sawDurable(n.welcome.Durable)
 	if n.renewed {
@@ -99,6 +106,7 @@ func (c *Client) install(n *connection) {
 	}
 	c.out.restart()
 	c.rebuild()
+	c.retire()
 	for _, k := range c.parked {
 		c.sendCall(k)
 	}
@@ -137,6 +145,9 @@ func (c *Client) rebuild() {
 	f := &c.flight
 	keep := f.head
 	f.bytes, f.slots = 0, 0
+	if d := c.ring(); d != nil {
+		d.Free(d.Position()) // all of it was answered
+	}
 	c.producer.next = c.producer.usedUp + 1
 	for number := f.head; number < f.tail; number++ {
 		r := *f.at(number)
@@ -159,8 +170,7 @@ func (c *Client) rebuild() {
 		}
 		r.id, r.held = 0, false
 		if c.conn != nil {
-			r.id = c.nextID
-			c.nextID++
+			r.id = c.appendID()
 		}
 		old := r.chunk
 		c.place(&r)
@@ -181,7 +191,7 @@ func (c *Client) rebuild() {
 // are marked; calls that must not be repeated fail.
 func (c *Client) uninstall(n *connection, why error) {
 	c.mu.Lock()
-	c.conn = nil
+	c.conn, c.retired = nil, n.ring
 	c.online = make(chan struct{})
 	c.mu.Unlock()
 	n.lone.Wait() // no write uses the memory any more

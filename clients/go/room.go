@@ -58,6 +58,9 @@ func (c *Client) hasRoom(size, slots int) bool {
 	if c.stall.active {
 		return false
 	}
+	if d := c.ring(); d != nil && !d.Fits(size) {
+		return false
+	}
 	if f.len() == 0 {
 		return true
 	}
@@ -66,12 +69,29 @@ func (c *Client) hasRoom(size, slots int) bool {
 
 // requestLimit is how many appends may be in flight.
 func (c *Client) requestLimit() int {
-	return min(c.options.inFlight, max(int(c.limits.MaxRequests), 1))
+	limit := min(c.options.inFlight, max(int(c.limits.MaxRequests), 1))
+	if d := c.ring(); d != nil {
+		limit = min(limit, d.maxRequests)
+	}
+	return limit
+}
+
+// messageLimit is how large one append may be.
+func (c *Client) messageLimit() int {
+	limit := int(c.limits.MaxMessageBytes)
+	if d := c.ring(); d != nil {
+		limit = min(limit, d.MaxMessageBytes())
+	}
+	return limit
 }
 
 // byteLimit is how many bytes of appends may be in flight.
 func (c *Client) byteLimit() int {
-	return int(min(uint64(c.options.inFlightBytes), max(c.limits.MaxRequestBytes, 1)))
+	limit := int(min(uint64(c.options.inFlightBytes), max(c.limits.MaxRequestBytes, 1)))
+	if d := c.ring(); d != nil {
+		limit = min(limit, d.byteLimit())
+	}
+	return limit
 }
 
 // slotLimit is how many slots of the session producer's window may be in use.

@@ -81,11 +81,20 @@ func (p *process) dial(t testing.TB, opts ...walsidecar.Option) *walsidecar.Clie
 	}
 }
 
-func TestUnixSocket(t *testing.T) {
+// run runs the suite with clients that append by the door.
+func run(t *testing.T, door walsidecar.Door) {
 	suite.Run(t, func(t testing.TB) *suite.Sidecar {
 		p := &process{t: t, dir: t.TempDir()}
 		p.start()
 		t.Cleanup(p.kill)
-		return &suite.Sidecar{Dial: p.dial, Crash: func() { p.kill(); p.start() }}
+		dial := func(t testing.TB, opts ...walsidecar.Option) *walsidecar.Client {
+			t.Helper()
+			return p.dial(t, append([]walsidecar.Option{walsidecar.WithDoor(door)}, opts...)...)
+		}
+		return &suite.Sidecar{Dial: dial, Crash: func() { p.kill(); p.start() }}
 	})
 }
+
+func TestUnixSocket(t *testing.T) { run(t, walsidecar.DoorSocket) }
+
+func TestSharedMemory(t *testing.T) { run(t, walsidecar.DoorShm) }

@@ -1,0 +1,209 @@
+package walsidecar
+
+import (
+	"errors"
+	"math"
+	"net"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/walsidecar/walsidecar/shm"
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+// Door is the way by which appends go to the sidecar.
+type Door uint8
+
+const (
+	// DoorAuto is shared memory where the sidecar offers it and has the memory for it,
+	// else the socket.
+	DoorAuto Door = iota
+	// DoorShm is shared memory; without it Dial fails, and a lost client keeps trying.
+	DoorShm
+	// DoorSocket is the Unix socket alone.
+	DoorSocket
+)
+
+// Waiting is how the client waits for acks in shared memory before it sleeps.
+type Waiting = shm.Waiting
+
+const (
+	// WaitAdaptive looks for some microseconds as long as that pays. The default.
+	WaitAdaptive = shm.Adaptive
+	// WaitSpin looks longer, each time: for a process that has a core of its own.
+	WaitSpin = shm.Spin
+	// WaitBlock sleeps at once.
+	WaitBlock = shm.Block
+)
+
+// ringDoor is the shared memory of a connection. Its producer's end is guarded by the
+// client's mutex; the reaping goroutine alone takes acks.
+type ringDoor struct {
+	*shm.Client
+	chunk       *chunk // the ring's bytes, in the place of a chunk of outgoing
+	nextID      uint64
+	maxRequests int
+	bell        bool // the sidecar sleeps: ring after unlocking
+	extents     []wire.AckExtent
+}
+
+// openRing asks for shared memory, as the first request of the connection. Where it
+// is not to be had the connection goes on without, unless the client insists.
+func (c *Client) openRing(n *connection) error {
+	if c.options.door == DoorSocket {
+		return nil
+	}
+	insists := c.options.door == DoorShm
+	if n.welcome.Features&wire.FeatureShm == 0 {
+		if insists {
+			return newError(wire.CodeUnsupported, "dial", "", "the sidecar offers no shared memory")
+		}
+		return nil
+	}
+	var files []int
+	var info wire.ShmInfo
+	n.handover = &files
+	err := n.request(&wire.ShmOpen{}, wire.TypeShmInfo, info.Decode)
+	n.handover = nil
+	if err != nil {
+		for _, fd := range files {
+			_ = unix.Close(fd)
+		}
+		var refusal *Error
+		if errors.As(err, &refusal) && n.nextID == 2 && !insists && refusal.Op == opShm {
+			return nil
+		}
+		return err
+	}
+	memory, err := shm.Attach(&info, files, c.options.waiting)
+	if err != nil {
+		if insists {
+			return err
+		}
+		return nil
+	}
+	n.ring = &ringDoor{Client: memory, nextID: shm.FirstRequest, maxRequests: int(info.MaxRequests),
+		chunk: &chunk{buf: memory.Ring(), sent: math.MaxInt, mapped: true}}
+	return nil
+}
+
+// opShm is the Op of the error of a refused ShmOpen.
+const opShm = "open shared memory"
+
+// read reads from the socket, and takes descriptors where some are awaited.
+func (n *connection) read(b []byte) (int, error) {
+	if n.handover == nil {
+		return n.net.Read(b)
+	}
+	var oob [64]byte
+	got, size, _, _, err := n.net.(*net.UnixConn).ReadMsgUnix(b, oob[:])
+	if err != nil {
+		return 0, err
+	}
+	messages, _ := syscall.ParseSocketControlMessage(oob[:size])
+	for i := range messages {
+		if files, err := syscall.ParseUnixRights(&messages[i]); err == nil {
+			*n.handover = append(*n.handover, files...)
+		}
+	}
+	return got, nil
+}
+
+// place encodes a message into the ring and shows it to the sidecar.
+func (d *ringDoor) place(r *request, m *wire.Append) {
+	dst, index := d.Reserve(r.size)
+	m.AppendTo(dst[:0], r.id)
+	r.chunk, r.at, r.end = d.chunk, index, d.Position()
+	d.Publish()
+	d.bell = d.bell || d.Kick()
+}
+
+// byteLimit is how many bytes may be in the ring, so that all of it could be written
+// once more behind itself, with a pad.
+func (d *ringDoor) byteLimit() int { return len(d.Ring()) - d.MaxMessageBytes() }
+
+// takes reports whether everything in flight could be put into the empty ring.
+func (d *ringDoor) takes(f *flight) bool {
+	if f.bytes > d.byteLimit() || f.len() > d.maxRequests {
+		return false
+	}
+	for number := f.head; number < f.tail; number++ {
+		if f.at(number).size > d.MaxMessageBytes() {
+			return false
+		}
+	}
+	return true
+}
+
+// appendID returns the id of the next append on the present connection.
+func (c *Client) appendID() (id uint64) {
+	next := &c.nextID
+	if d := c.ring(); d != nil {
+		next = &d.nextID
+	}
+	id = *next
+	*next++
+	return id
+}
+
+// ring is that of the present connection, nil where there is none.
+func (c *Client) ring() *ringDoor {
+	if c.conn == nil {
+		return nil
+	}
+	return c.conn.ring
+}
+
+// takeOut copies the message of a request that was answered, but is to be sent again,
+// out of the ring: its place there is free now.
+func (r *request) takeOut() {
+	if r.chunk.mapped {
+		own := slices.Clone(r.message())
+		r.chunk, r.at, r.end = &chunk{buf: own, sent: len(own), live: 1}, 0, 0
+	}
+}
+
+// reapLoop handles the acks in shared memory until the connection ends, and those
+// that are there then.
+func (c *Client) reapLoop(n *connection) error {
+	d := n.ring
+	for d.Wait() {
+		var err error
+		if d.extents, err = d.Take(d.extents[:0]); err == nil {
+			err = c.acked(d.extents)
+		}
+		if err != nil {
+			c.mu.Lock()
+			n.close()
+			c.mu.Unlock()
+			return err
+		}
+	}
+	return nil
+}
+
+// ended waits for the next goroutine of a closed connection to end.
+func (n *connection) ended() error {
+	for {
+		select {
+		case err := <-n.finished:
+			return err
+		case <-time.After(time.Millisecond):
+			if n.ring != nil {
+				n.ring.Interrupt() // the one of close may have come just before the sleep
+			}
+		}
+	}
+}
+
+// retire unmaps the ring of an earlier connection: nothing in flight lies in it any
+// more.
+func (c *Client) retire() {
+	if c.retired != nil {
+		c.retired.Detach()
+		c.retired = nil
+	}
+}
