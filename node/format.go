@@ -152,7 +152,7 @@ func mayFormat(dev device.Device, o FormatOptions) error {
 		return err
 	}
 	if what != "" {
-		return fmt.Errorf("%w: it holds %s: if that may go, clear it first (wipefs -a, or zeros over the first MiB)", ErrNotOurs, what)
+		return fmt.Errorf("%w: it holds %s: if that may go, clear it first (wipefs -a for a filesystem or partition table; else blkdiscard -z, or zeros over its first and last MiB)", ErrNotOurs, what)
 	}
 	return nil
 }
