@@ -124,5 +124,9 @@ func (n *Node) finished() bool {
 func (n *Node) stopError() *wire.Error {
 	e := new(wire.Error)
 	session.FillError(e, n.wal.Err())
+	if info := e.Code.Info(); !info.OutcomeUnknown {
+		// Rot that a trim met, say: what is in flight may be in the log all the same.
+		e.Code, e.Hint = wire.CodeLogFailed, info.Hint
+	}
 	return e
 }

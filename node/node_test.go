@@ -2,9 +2,15 @@ package node
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/walsidecar/walsidecar/reader"
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/stream"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -96,4 +102,22 @@ func TestP12_FullLogHealsAfterTrim(t *testing.T) {
 		t.Fatalf("gaps %+v", gaps)
 	}
 	r.close()
+}
+
+// Whatever stops the log, who waits for an append is told that its outcome is unknown.
+func TestAStopLeavesOutcomesUnknown(t *testing.T) {
+	for _, why := range []error{
+		reader.ErrUnreadable, stream.ErrDamaged, ringwal.ErrDamaged, ringwal.ErrFull, ringwal.ErrWriteFailed, ringwal.ErrStalled,
+		device.ErrRead, device.ErrReservationConflict, device.ErrInUse, errors.New("something new"),
+	} {
+		n := &Node{wal: new(ringwal.Log)}
+		n.wal.Fail(fmt.Errorf("because: %w", why))
+		e := n.stopError()
+		if !e.Code.Info().OutcomeUnknown {
+			t.Errorf("%v: clients are told %s, as if nothing had been appended", why, e.Code)
+		}
+		if !strings.Contains(e.Message, why.Error()) {
+			t.Errorf("%v: the message is %q", why, e.Message)
+		}
+	}
 }
