@@ -22,7 +22,11 @@ type Cell struct {
 	InFlight      int           // records that a producer has unanswered; 1 is the closed loop
 	RatePerSecond float64       // open loop: records of all producers together; 0: as many as go through
 	Duration      time.Duration // of the load
+	Door          string        // a name of Doors
 }
+
+// Doors are the doors that appends can go through.
+var Doors = map[string]walsidecar.Door{"uds": walsidecar.DoorSocket, "shm": walsidecar.DoorShm}
 
 const (
 	// sessionBytes is how many bytes of appends one session keeps in flight; a cell
@@ -82,7 +86,7 @@ func newGenerator(ctx context.Context, socket string, cell Cell) (*generator, er
 	_, _ = random.Read(g.payload) // never fails
 	inFlight := min((cell.Producers*cell.InFlight+n-1)/n+cell.InFlight, walsidecar.MaxInFlight)
 	for i := range n {
-		c, err := walsidecar.Dial(ctx, socket, walsidecar.WithName("walsidecar bench"),
+		c, err := walsidecar.Dial(ctx, socket, walsidecar.WithName("walsidecar bench"), walsidecar.WithDoor(Doors[cell.Door]),
 			walsidecar.WithInFlight(inFlight, 2*sessionBytes), walsidecar.WithWaitWhileFull())
 		if err != nil {
 			g.close()

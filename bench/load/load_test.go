@@ -39,7 +39,7 @@ func nullSidecar(t *testing.T) string {
 }
 
 func TestClosedLoopHasNoMoreInFlightThanItMay(t *testing.T) {
-	r, err := Measure(t.Context(), Target{Socket: nullSidecar(t), PID: os.Getpid()}, Cell{SizeBytes: 100, Producers: 3, InFlight: 4, Duration: 200 * time.Millisecond})
+	r, err := Measure(t.Context(), Target{Socket: nullSidecar(t), PID: os.Getpid()}, Cell{SizeBytes: 100, Producers: 3, InFlight: 4, Duration: 200 * time.Millisecond, Door: "uds"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestOpenLoopDoesNotHideAPause(t *testing.T) {
 			}()
 		}
 	}()
-	g, err := newGenerator(t.Context(), front, Cell{SizeBytes: 10, Producers: 2, InFlight: 2, RatePerSecond: rate})
+	g, err := newGenerator(t.Context(), front, Cell{SizeBytes: 10, Producers: 2, InFlight: 2, RatePerSecond: rate, Door: "uds"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,9 +92,11 @@ func TestBenchOnAFileOfItsOwnPrintsWhatItIsToPrint(t *testing.T) {
 }
 
 func TestBenchOfTheDoorAloneSaysThatNothingIsDurable(t *testing.T) {
-	stdout, stderr, code := bench(t, "--null", "--duration", "200ms")
-	if code != 0 || !strings.Contains(stdout, "NOT durable") {
-		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	for _, door := range []string{"uds", "shm"} {
+		stdout, stderr, code := bench(t, "--null", "--duration", "200ms", "--door", door)
+		if code != 0 || !strings.Contains(stdout, door+", NOT durable") {
+			t.Errorf("%s: exit code %d: %s%s", door, code, stdout, stderr)
+		}
 	}
 }
 
@@ -108,7 +110,7 @@ func TestBenchRefusals(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"--door", "shm"}, 2, "door"},
+		{[]string{"--door", "http"}, 2, "door"},
 		{[]string{"--size", "2000000"}, 2, "legal is 0 to 1048576"},
 		{[]string{"--inflight", "0"}, 2, "legal is 1 to 8192"},
 		{[]string{"--profile", "floppy", "--wal", file + "2"}, 2, "gp3"},

@@ -75,7 +75,7 @@ func StartProcess(ctx context.Context, socket, program string, args []string, se
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	for {
-		c, err := walsidecar.Dial(ctx, socket, walsidecar.WithName("walsidecar bench"))
+		c, err := walsidecar.Dial(ctx, socket, walsidecar.WithName("walsidecar bench"), walsidecar.WithDoor(walsidecar.DoorSocket))
 		if err == nil {
 			return p, c.Close()
 		}
@@ -103,7 +103,7 @@ func (p *Process) Stop() {
 
 // Running is the target of a sidecar that runs already.
 func Running(ctx context.Context, socket string) (Target, error) {
-	c, err := walsidecar.Dial(ctx, socket, walsidecar.WithName("walsidecar bench"))
+	c, err := walsidecar.Dial(ctx, socket, walsidecar.WithName("walsidecar bench"), walsidecar.WithDoor(walsidecar.DoorSocket))
 	if err != nil {
 		return Target{}, err
 	}

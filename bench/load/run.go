@@ -49,7 +49,7 @@ type run struct {
 
 // Measure measures one cell. The streams that it appends to are deleted at the end.
 func Measure(ctx context.Context, t Target, cell Cell) (*Report, error) {
-	control, err := walsidecar.Dial(ctx, t.Socket, walsidecar.WithName("walsidecar bench"))
+	control, err := walsidecar.Dial(ctx, t.Socket, walsidecar.WithName("walsidecar bench"), walsidecar.WithDoor(walsidecar.DoorSocket))
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func (r *run) report() *Report {
 	acked, seconds := float64(r.tally.acked), r.tally.lasted.Seconds()
 	rate := float64(r.tally.onTime) / seconds
 	report := &Report{
-		Door: "uds", Durable: !r.control.Log().NotDurable, Profile: r.target.Profile,
+		Door: cell.Door, Durable: !r.control.Log().NotDurable, Profile: r.target.Profile,
 		Size: cell.SizeBytes, Producer: cell.Producers, InFlight: cell.InFlight, Rate: cell.RatePerSecond, Sessions: len(r.load.sessions),
 		Seconds: seconds, Appends: r.tally.acked, AppendsPerSecond: rate, MBPerSecond: rate * float64(cell.SizeBytes) / 1e6,
 		P50: micros(l.Quantile(0.5)), P99: micros(l.Quantile(0.99)), P999: micros(l.Quantile(0.999)), Max: micros(l.Max()),

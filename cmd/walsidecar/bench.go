@@ -50,7 +50,7 @@ func newBenchCommand(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBench(a, cmd, f) },
 	}
 	cmd.Flags().StringVar(&f.wal, "wal", "", "a blank device, or a new file, for a sidecar of the bench's own")
-	cmd.Flags().StringVar(&f.door, "door", "uds", "the door to append through: uds (this version has no shm and no http)")
+	cmd.Flags().StringVar(&f.door, "door", "uds", "the door to append through: uds or shm (this version has no http)")
 	cmd.Flags().BoolVar(&f.null, "null", false, "measure the door alone: nothing is kept")
 	cmd.Flags().IntSliceVar(&f.sizes, "size", []int{1024}, "bytes of a record")
 	cmd.Flags().IntSliceVar(&f.producers, "producers", []int{1}, "how many append at once")
@@ -87,8 +87,8 @@ const (
 
 // cells are the combinations that the flags ask for.
 func (f *benchFlags) cells() ([]load.Cell, error) {
-	if f.door != "uds" {
-		return nil, usagef("--door %q: this version has the door uds", f.door)
+	if _, ok := load.Doors[f.door]; !ok {
+		return nil, usagef("--door %q: this version has the doors uds and shm", f.door)
 	}
 	if f.duration <= 0 || f.rate < 0 {
 		return nil, usagef("--duration must be above 0, --rate not below")
@@ -110,7 +110,7 @@ func (f *benchFlags) cells() ([]load.Cell, error) {
 		for _, producers := range f.producers {
 			for _, inFlight := range f.inFlight {
 				cells = append(cells, load.Cell{
-					SizeBytes: size, Producers: producers, InFlight: inFlight, RatePerSecond: f.rate, Duration: f.duration,
+					SizeBytes: size, Producers: producers, InFlight: inFlight, RatePerSecond: f.rate, Duration: f.duration, Door: f.door,
 				})
 			}
 		}

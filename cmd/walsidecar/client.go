@@ -21,13 +21,13 @@ func addClientFlags(cmd *cobra.Command) { addSettingFlags(cmd, settingSocket) }
 
 // dial connects to the sidecar of cmd's settings; once lost for so long, it is given up.
 func dial(cmd *cobra.Command, giveUpAfter time.Duration) (*walsidecar.Client, error) {
-	return connect(cmd, giveUpAfter, walsidecar.WithGiveUpAfter(giveUpAfter))
+	return connect(cmd, giveUpAfter, walsidecar.WithGiveUpAfter(giveUpAfter), walsidecar.WithDoor(walsidecar.DoorSocket))
 }
 
 // dialPatiently is dial for a command that waits for a lost sidecar for ever: only the first
 // connection must come within the time.
 func dialPatiently(cmd *cobra.Command, first time.Duration) (*walsidecar.Client, error) {
-	return connect(cmd, first)
+	return connect(cmd, first, walsidecar.WithDoor(walsidecar.DoorSocket))
 }
 
 func connect(cmd *cobra.Command, first time.Duration, options ...walsidecar.Option) (*walsidecar.Client, error) {

@@ -42,7 +42,7 @@ func newWaitReadyCommand(a *app) *cobra.Command {
 func waitReady(ctx context.Context, socket string, timeout time.Duration) error {
 	var last error
 	for ctx.Err() == nil {
-		client, err := walsidecar.Dial(ctx, socket)
+		client, err := walsidecar.Dial(ctx, socket, walsidecar.WithDoor(walsidecar.DoorSocket))
 		if err == nil {
 			err = client.Ping(ctx)
 			_ = client.Close()
