@@ -29,7 +29,7 @@ func (r *rig) ended(code wire.Code) (n uint64) {
 
 // Whatever a client sends, it gets an answer or its end, and the door serves others.
 func TestP9_Garbage(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Times.Request = time.Second })
+	r := newRig(t, func(o *Options) { o.Times.Request = 300 * time.Millisecond })
 	for name, c := range map[string]struct{ send, want string }{
 		"nothing of HTTP":      {"WALSDCRP\x00\x00\x01\x02\r\n\r\n", "HTTP/1.1 400"},
 		"a header too many":    {"GET /v1/health HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", 2*maxHeaderBytes) + "\r\n\r\n", "HTTP/1.1 431"},
@@ -38,7 +38,7 @@ func TestP9_Garbage(t *testing.T) {
 		"two lengths":          {"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcde", "HTTP/1.1 400"},
 		"length and chunks":    {"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 400"},
 		"a body too long":      {"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n" + strings.Repeat("a", 8<<10), "HTTP/1.1 413"},
-		"a record too long":    {"POST /v1/streams/s/records HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n" + strings.Repeat("a", 1048577), "HTTP/1.1 413"},
+		"a record too long":    {"POST /v1/streams/s/records HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1048577\r\n\r\n" + strings.Repeat("a", 1048577), "HTTP/1.1 413"},
 		"broken chunks":        {"POST /v1/streams/s/records HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "HTTP/1.1 400"},
 		"half a request":       {"GET /v1/health HT", "HTTP/1.1 408"},
 		"half a body":          {"POST /v1/streams/s/records HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab", "HTTP/1.1 408"},
