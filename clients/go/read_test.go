@@ -256,6 +256,9 @@ func TestSlowIterationHoldsUpNothingAndIsBounded(t *testing.T) {
 			}
 		}
 		c.mu.Lock()
+		if len(c.reads) != 1 {
+			t.Error("the sidecar has sent all of it")
+		}
 		for _, r := range c.reads {
 			r.mu.Lock()
 			bytes := 0
