@@ -82,6 +82,7 @@ type recovering struct {
 	chain *chain
 	r     *Recovery
 	parts assembly
+	view  FrameView // of the frame that is being taken
 }
 
 func (w *recovering) run() error {
@@ -120,13 +121,13 @@ func (w *recovering) take(h *FrameHeader, frame []byte) error {
 	if h.Kind != FramePad && h.Kind != FrameSeal {
 		r.CheckpointIsLast = false
 	}
-	view := FrameView{FrameHeader: *h, Body: frame[FrameHeaderBytes : FrameHeaderBytes+int(h.BodyBytes)]}
+	w.view = FrameView{FrameHeader: *h, Body: frame[FrameHeaderBytes : FrameHeaderBytes+int(h.BodyBytes)]}
 	if w.v.Frame != nil {
-		if err := w.v.Frame(&view); err != nil {
+		if err := w.v.Frame(&w.view); err != nil {
 			return err
 		}
 	}
-	complete, err := w.parts.add(&view, w.sb)
+	complete, err := w.parts.add(&w.view, w.sb)
 	if err != nil || !complete {
 		return err
 	}

@@ -3,6 +3,7 @@ package ringwal
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/cespare/xxhash/v2"
@@ -583,5 +584,32 @@ func TestFrameOverTheTrimPosition(t *testing.T) {
 			t.Errorf("limit %d: %d frames, want %d", limit, n, want)
 		}
 		src.close()
+	}
+}
+
+// A recovery of ten thousand frames allocates what one of ten does.
+func TestRecoveryTakesFixedMemory(t *testing.T) {
+	allocated := func(frames int) uint64 {
+		g := tiny
+		g.CapacityBytes = 64 << 20
+		r := newRig(t, g, 0).start(false)
+		r.log.buffers = &oneBuffer{alignedBytes(int(g.MaxFrameBytes), 4096)}
+		r.log.limits[ClassAppend] = 1 << 62
+		for range frames {
+			r.put('x', 1000)
+			r.drain()
+			r.durable = r.durable[:0]
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := r.recover(Visitor{Frame: func(*FrameView) error { return nil }}); err != nil || r.rec.Frames != uint64(frames)+1 {
+			t.Fatalf("%+v, %v", r.rec, err)
+		}
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	few, many := allocated(10), allocated(10000)
+	if many > few+16<<10 {
+		t.Fatalf("10 frames: %d bytes, 10,000 frames: %d bytes", few, many)
 	}
 }
