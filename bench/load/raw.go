@@ -19,6 +19,7 @@ type Raw struct {
 	arena    *device.Arena
 	latency  Histogram
 	combos   []rawCombo
+	next     int // of combos, to be measured next
 }
 
 // rawCombo is one way to write for bandwidth, and what it reached.
@@ -34,9 +35,13 @@ const (
 	// rawMaxWrite is the largest single write, rawMaxDepth the deepest queue.
 	rawMaxWrite = 1 << 20
 	rawMaxDepth = 16
-	// rawSettle is how long writes for bandwidth go before they count: a volume that
-	// was idle lends some bandwidth, the shaped one 20 ms of it.
-	rawSettle = 25 * time.Millisecond
+	// rawSettle is how long writes for bandwidth go before they count, rawCounts how
+	// long they count: a volume that was idle lends some bandwidth, the shaped one
+	// 20 ms of it, and the deepest queue holds 16 MiB.
+	rawSettle = 50 * time.Millisecond
+	rawCounts = 150 * time.Millisecond
+	// rawPerTurn is how many ways of writing for bandwidth have their turn at once.
+	rawPerTurn = 2
 )
 
 // OpenRaw opens the area [from, to) of the device or file at path, shaped like the
@@ -67,7 +72,7 @@ func OpenRaw(path string, from, to int64, profile device.Profile) (*Raw, error) 
 
 // reset forgets what was measured.
 func (r *Raw) reset() {
-	r.latency, r.combos = Histogram{}, nil
+	r.latency, r.combos, r.next = Histogram{}, nil, 0
 	for _, bytes := range []int{256 << 10, rawMaxWrite} {
 		for _, depth := range []int{1, 4, rawMaxDepth} {
 			r.combos = append(r.combos, rawCombo{bytes: bytes, depth: depth})
@@ -82,7 +87,7 @@ func (r *Raw) Close() error {
 }
 
 // turn measures for one turn: the latency of single writes of frameBytes for d,
-// then each way of writing for bandwidth for a quarter of d.
+// then some of the ways of writing for bandwidth, which take turns.
 func (r *Raw) turn(frameBytes int, d time.Duration) error {
 	block := r.dev.BlockBytes()
 	frameBytes = min(max((frameBytes+block-1)/block, 1)*block, rawMaxWrite)
@@ -91,21 +96,22 @@ func (r *Raw) turn(frameBytes int, d time.Duration) error {
 		if !before.Before(until) {
 			break
 		}
-		if err := r.dev.WriteSync(r.arena.Bytes()[:frameBytes], r.next(frameBytes)); err != nil {
+		if err := r.dev.WriteSync(r.arena.Bytes()[:frameBytes], r.place(frameBytes)); err != nil {
 			return err
 		}
 		r.latency.Record(time.Since(before))
 	}
-	for i := range r.combos {
-		if err := r.burst(&r.combos[i], d/4); err != nil {
+	for range rawPerTurn {
+		if err := r.burst(&r.combos[r.next%len(r.combos)]); err != nil {
 			return err
 		}
+		r.next++
 	}
 	return nil
 }
 
-// next is where the next write of n bytes goes.
-func (r *Raw) next(n int) int64 {
+// place is where the next write of n bytes goes.
+func (r *Raw) place(n int) int64 {
 	if r.at+int64(n) > r.to {
 		r.at = r.from
 	}
@@ -114,18 +120,18 @@ func (r *Raw) next(n int) int64 {
 	return at
 }
 
-// burst keeps depth writes in flight until they have counted for d.
-func (r *Raw) burst(c *rawCombo, d time.Duration) error {
+// burst keeps depth writes in flight, and counts what completes in rawCounts.
+func (r *Raw) burst(c *rawCombo) error {
 	var mu sync.Mutex
 	var failed error
 	start := time.Now().Add(rawSettle)
-	until := start.Add(d)
+	until := start.Add(rawCounts)
 	var group sync.WaitGroup
 	for range c.depth {
 		group.Go(func() {
 			for time.Now().Before(until) {
 				mu.Lock()
-				at, stop := r.next(c.bytes), failed != nil
+				at, stop := r.place(c.bytes), failed != nil
 				mu.Unlock()
 				if stop {
 					return
@@ -135,7 +141,7 @@ func (r *Raw) burst(c *rawCombo, d time.Duration) error {
 				if err != nil && failed == nil {
 					failed = err
 				}
-				if time.Now().After(start) {
+				if now := time.Now(); now.After(start) && now.Before(until) {
 					c.written += int64(c.bytes)
 				}
 				mu.Unlock()
@@ -143,7 +149,7 @@ func (r *Raw) burst(c *rawCombo, d time.Duration) error {
 		})
 	}
 	group.Wait()
-	c.lasted += time.Since(start)
+	c.lasted += rawCounts
 	return failed
 }
 
