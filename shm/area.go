@@ -138,6 +138,7 @@ type Client struct {
 	waiting     Waiting
 	spinner     spinner
 	interrupted atomic.Bool
+	lost        atomic.Uint32
 }
 
 // Attach maps the areas of a handover, whose descriptors it takes over, and compares
@@ -209,12 +210,18 @@ func (c *Client) Wait() bool {
 		}
 		word := c.Sleep()
 		if !c.Any() && !c.interrupted.Load() {
-			waitFutex(c.wake, word, sleepAtMost)
+			if waitFutex(c.wake, word, sleepAtMost) && c.Any() {
+				c.lost.Add(1)
+			}
 		}
 		c.Awake()
 	}
 	return c.Any()
 }
+
+// LostWakeUps is how often Wait found acks only because its sleep is bounded. The
+// protocol makes it 0.
+func (c *Client) LostWakeUps() int { return int(c.lost.Load()) }
 
 // Interrupt makes Wait return once, and every later one; it may have to be called
 // again, as it can come just before the sleep.

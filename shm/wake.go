@@ -26,11 +26,13 @@ func wakeFutex(word *atomic.Uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1, 0, 0, 0) // fails only for a bad address
 }
 
-// waitFutex sleeps while the word is value, for at most d.
-func waitFutex(word *atomic.Uint32, value uint32, d time.Duration) {
+// waitFutex sleeps while the word is value, for at most d, and reports whether that
+// time ran out. In all other cases (woken, changed before, interrupted) the caller
+// looks again too.
+func waitFutex(word *atomic.Uint32, value uint32, d time.Duration) (late bool) {
 	limit := unix.NsecToTimespec(int64(d))
-	// Whatever it returns (woken, changed before, interrupted, timed out), the caller looks again.
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(value), uintptr(unsafe.Pointer(&limit)), 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(value), uintptr(unsafe.Pointer(&limit)), 0, 0)
+	return errno == unix.ETIMEDOUT
 }
 
 // Waiting says how a side waits before it sleeps.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"net"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -170,7 +171,13 @@ func (r *request) takeOut() {
 // that are there then.
 func (c *Client) reapLoop(n *connection) error {
 	d := n.ring
-	for d.Wait() {
+	for {
+		// Those who were just woken go first: this thread may be about to sleep in the
+		// kernel, with the processor that they would run on.
+		runtime.Gosched()
+		if !d.Wait() {
+			return nil
+		}
 		var err error
 		if d.extents, err = d.Take(d.extents[:0]); err == nil {
 			err = c.acked(d.extents)
@@ -182,7 +189,6 @@ func (c *Client) reapLoop(n *connection) error {
 			return err
 		}
 	}
-	return nil
 }
 
 // ended waits for the next goroutine of a closed connection to end.
