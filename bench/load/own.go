@@ -131,6 +131,6 @@ func blank(path string) error {
 	if err != nil {
 		return err
 	}
-	defer zeros.Free()
+	defer func() { _ = zeros.Free() }() // the process ends soon
 	return dev.WriteSync(zeros.Bytes(), 0)
 }
