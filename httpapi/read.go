@@ -17,7 +17,8 @@ const creditBytes = 256 << 10
 // read answers with the records of the stream of the path.
 func (x *exchange) read() error {
 	q := wire.Read{Credit: creditBytes}
-	if err := x.readStart(&q); err != nil {
+	given, err := x.readStart(&q)
+	if err != nil {
 		return err
 	}
 	e, err := x.newEvents(&q.MaxRecords, &q.Follow)
@@ -28,14 +29,16 @@ func (x *exchange) read() error {
 	if err != nil {
 		return err
 	}
-	q.Stream = info.ID
+	if q.Stream = info.ID; !given {
+		q.Value = info.FirstOffset
+	}
 	e.names = map[uint64]string{info.ID: x.name}
 	return x.about(e.start(l, &q))
 }
 
-// readStart finds out where a read begins: the first record, unless the query or the last
-// event that the client has seen says otherwise.
-func (x *exchange) readStart(q *wire.Read) error {
+// readStart finds out where a read begins: the query says it, or the last event that the
+// client has seen. ok is false where neither does.
+func (x *exchange) readStart(q *wire.Read) (ok bool, err error) {
 	given := 0
 	for _, name := range []string{"offset", "last", "since"} {
 		text, ok := x.query(name)
@@ -43,7 +46,6 @@ func (x *exchange) readStart(q *wire.Read) error {
 			continue
 		}
 		given++
-		var err error
 		switch name {
 		case "offset":
 			q.From = wire.FromOffset
@@ -56,20 +58,21 @@ func (x *exchange) readStart(q *wire.Read) error {
 			q.Value, err = parseSince(text)
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
 	if given > 1 {
-		return badRequest("of offset, since and last only one can be given")
+		return false, badRequest("of offset, since and last only one can be given")
 	}
 	if last, ok := x.header(headerLastID); ok {
 		n, err := parseNumber(headerLastID, last)
 		if err != nil {
-			return err
+			return false, err
 		}
 		q.From, q.Value = wire.FromOffset, n
+		return true, nil
 	}
-	return nil
+	return given > 0, nil
 }
 
 // parseSince reads a time, or how long ago it was, in nanoseconds since the Unix epoch.
