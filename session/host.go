@@ -34,6 +34,7 @@ type Options struct {
 type Host struct {
 	options Options
 	times   Times
+	rings   *Budget // the part of the budget that shared memory may take
 	nextID  atomic.Uint64
 	opened  atomic.Uint64
 	ended   [len(endCodes)]atomic.Uint64
@@ -59,7 +60,7 @@ func NewHost(o Options) *Host {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	h := &Host{options: o, times: o.Times.or(), sessions: map[*Session]struct{}{}, stop: make(chan struct{}), done: make(chan struct{})}
+	h := &Host{options: o, times: o.Times.or(), rings: NewBudget(o.Budget.Total() / 4 * 3), sessions: map[*Session]struct{}{}, stop: make(chan struct{}), done: make(chan struct{})}
 	go h.watch()
 	return h
 }

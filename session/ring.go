@@ -16,6 +16,7 @@ import (
 // the commit loop, and taken away by the commit loop, both with s.mu held.
 type ring struct {
 	door  *shm.Door
+	bytes int64         // taken from the budget
 	heard chan struct{} // closed when listen has ended
 
 	// The commit loop.
@@ -77,22 +78,20 @@ func (s *Session) openShm(h wire.Header, m *wire.ShmOpen) error {
 	}
 	size := shm.RingBytesFor(m.RingBytes)
 	need := shm.DoorBytes(size)
-	s.mu.Lock()
-	taken := s.take(need)
-	s.mu.Unlock()
-	if !taken {
-		return refuse(wire.CodeOutOfMemory, fmt.Sprintf("shared memory takes %d bytes, and %d of %d are in use: raise WALSIDECAR_MEMORY",
-			need, s.host.options.Budget.Used(), s.host.options.Budget.Total()))
+	if !s.takeRing(need) {
+		return refuse(wire.CodeOutOfMemory, fmt.Sprintf("shared memory takes %d bytes, and %d of the %d for it are in use: raise WALSIDECAR_MEMORY",
+			need, s.host.rings.Used(), s.host.rings.Total()))
 	}
 	door, files, err := shm.NewDoor(size)
 	if err != nil {
 		s.mu.Lock()
 		s.give(need)
 		s.mu.Unlock()
+		s.host.rings.Give(need)
 		return refuse(wire.CodeOutOfMemory, err.Error())
 	}
 	door.Arm()
-	r := &ring{door: door, heard: make(chan struct{})}
+	r := &ring{door: door, bytes: need, heard: make(chan struct{})}
 	info := wire.ShmInfo{Layout: shm.Version, MaxMessageBytes: uint32(shm.MaxMessageBytes(size)), MaxRequests: shm.MaxRequests,
 		RingBytes: uint64(size), CompletionBytes: shm.CompletionBytes}
 	s.mu.Lock()
@@ -104,6 +103,21 @@ func (s *Session) openShm(h wire.Header, m *wire.ShmOpen) error {
 	s.mu.Unlock()
 	go s.listen(r)
 	return nil
+}
+
+// takeRing takes n bytes from the part of the budget that is for shared memory, and
+// from the budget. The other part stays for clients on the socket.
+func (s *Session) takeRing(n int64) bool {
+	if !s.host.rings.Take(n) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.take(n) {
+		return true
+	}
+	s.host.rings.Give(n)
+	return false
 }
 
 // listen hears the bell of the client, and makes the session ready for the commit
@@ -192,6 +206,7 @@ func (s *Session) ringChunk(r *ring) *Chunk {
 // nobody else uses the ring any more.
 func (s *Session) closeRing() {
 	go s.ring.door.Close() // it takes a while, for which the commit loop must not wait
+	s.host.rings.Give(s.ring.bytes)
 	s.ring = nil
 	s.settle()
 }

@@ -73,8 +73,7 @@ func (c *Client) openRing(n *connection) error {
 		for _, fd := range files {
 			_ = unix.Close(fd)
 		}
-		var refusal *Error
-		if errors.As(err, &refusal) && n.nextID == 2 && !insists && refusal.Op == opShm {
+		if !insists && (errors.Is(err, ErrOutOfMemory) || errors.Is(err, ErrUnsupported)) {
 			return nil
 		}
 		return err
@@ -90,9 +89,6 @@ func (c *Client) openRing(n *connection) error {
 		chunk: &chunk{buf: memory.Ring(), sent: math.MaxInt, mapped: true}}
 	return nil
 }
-
-// opShm is the Op of the error of a refused ShmOpen.
-const opShm = "open shared memory"
 
 // read reads from the socket, and takes descriptors where some are awaited.
 func (n *connection) read(b []byte) (int, error) {

@@ -20,6 +20,9 @@ import (
 var program string
 
 func TestMain(m *testing.M) {
+	if s := os.Getenv(victimOf); s != "" {
+		victim(s)
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "walsidecar-suite-")
 		if err != nil {
