@@ -2,7 +2,9 @@ package shm
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,5 +169,27 @@ func TestInterruptEndsAWaitOnTheReadOnlyMap(t *testing.T) {
 	}
 	if d := time.Since(began); d > sleepAtMost/2 {
 		t.Errorf("the wait went on for %v", d)
+	}
+}
+
+// The layout in docs/protocol.md is that of the code.
+func TestLayoutInTheDocs(t *testing.T) {
+	page, err := os.ReadFile("../docs/protocol.md")
+	must(t, err)
+	text := strings.ReplaceAll(string(page), ",", "")
+	for _, row := range []string{
+		fmt.Sprintf("| %d | 8 | *tail*", offTail), fmt.Sprintf("| %d | 4 | *ack wanted*", offAckWanted),
+		fmt.Sprintf("| %d | 8 | *released*", offReleased), fmt.Sprintf("| %d | 8 | *durable*", offDurable),
+		fmt.Sprintf("| %d | 4 | *state*", offState), fmt.Sprintf("| %d | 4 | *sleep*", offSleep),
+		fmt.Sprintf("| %d | 8 | *acks*", offAcks), fmt.Sprintf("| %d | 4 | *wake*", offWake),
+		fmt.Sprintf("| %d | ring bytes | the ring", headBytes), fmt.Sprintf("| %d | %d × %d | acks", headBytes, QueueEntries, entryBytes),
+		fmt.Sprintf("| ring in shared memory | %d to %d bytes |", MinRingBytes, MaxRingBytes),
+		fmt.Sprintf("| ring by default | %d bytes |", DefaultRingBytes),
+		fmt.Sprintf("| unanswered requests of a ring | %d |", MaxRequests),
+		fmt.Sprintf("its %d bytes live", CompletionBytes),
+	} {
+		if !strings.Contains(text, row) {
+			t.Errorf("docs/protocol.md does not have %q", row)
+		}
 	}
 }
