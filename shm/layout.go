@@ -56,9 +56,6 @@ const (
 
 	// entryBytes is the size of an ack in the completion area.
 	entryBytes = 64
-
-	// padBytes is the part of a pad that is written: length and type.
-	padBytes = 8
 )
 
 // Offsets of the words, each on 128 bytes of its own: two cache lines, as a

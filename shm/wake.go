@@ -128,7 +128,7 @@ func NewBell() (*Bell, error) {
 	}
 	if _, err := unix.Preadv2(fd, [][]byte{make([]byte, 8)}, -1, rwfNoWait); !errors.Is(err, unix.EAGAIN) {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("an eventfd cannot be read without waiting (preadv2 with RWF_NOWAIT: %v): Linux 5.8 or later is needed", err)
+		return nil, fmt.Errorf("an eventfd cannot be read without waiting (preadv2 with RWF_NOWAIT: %w): Linux 5.8 or later is needed", err)
 	}
 	return openBell(fd)
 }

@@ -24,7 +24,6 @@ type ringClient struct {
 	*client
 	*shm.Client
 	nextID uint64
-	buf    []byte
 }
 
 // ask asks for shared memory on a new connection; e is why not.
