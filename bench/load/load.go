@@ -25,8 +25,9 @@ type Cell struct {
 	Door          string        // a name of Doors
 }
 
-// Doors are the doors that appends can go through.
-var Doors = map[string]walsidecar.Door{"uds": walsidecar.DoorSocket, "shm": walsidecar.DoorShm}
+// Doors are the doors that appends can go through, with that of the sessions. Over HTTP a
+// session only makes and removes the stream.
+var Doors = map[string]walsidecar.Door{"uds": walsidecar.DoorSocket, "shm": walsidecar.DoorShm, doorHTTP: walsidecar.DoorSocket}
 
 const (
 	// sessionBytes is how many bytes of appends one session keeps in flight; a cell
@@ -43,6 +44,9 @@ const (
 
 // sessions is how many sessions a cell needs.
 func (c *Cell) sessions() int {
+	if c.Door == doorHTTP {
+		return 1
+	}
 	requests := c.Producers * c.InFlight
 	byBytes := (requests*(c.SizeBytes+messageBytes) + sessionBytes - 1) / sessionBytes
 	byRequests := (requests + walsidecar.MaxInFlight - 1) / walsidecar.MaxInFlight
@@ -53,6 +57,7 @@ func (c *Cell) sessions() int {
 type generator struct {
 	cell     Cell
 	sessions []*walsidecar.Client
+	web      *web            // nil unless the door is HTTP
 	streams  []string        // of the sessions, one each
 	appended []atomic.Uint64 // the highest offset of each stream, plus 1
 	payload  []byte
@@ -79,14 +84,17 @@ type tally struct {
 }
 
 // newGenerator connects the sessions of a cell.
-func newGenerator(ctx context.Context, socket string, cell Cell) (*generator, error) {
+func newGenerator(ctx context.Context, t Target, cell Cell) (*generator, error) {
 	n := cell.sessions()
 	g := &generator{cell: cell, appended: make([]atomic.Uint64, n), payload: make([]byte, payloadBytes)}
 	random := rand.NewChaCha8([32]byte{'w', 'a', 'l'})
 	_, _ = random.Read(g.payload) // never fails
+	if cell.Door == doorHTTP {
+		g.web = newWeb(t.HTTP, cell.Producers*cell.InFlight+1) // a ping needs one too
+	}
 	inFlight := min((cell.Producers*cell.InFlight+n-1)/n+cell.InFlight, walsidecar.MaxInFlight)
 	for i := range n {
-		c, err := walsidecar.Dial(ctx, socket, walsidecar.WithName("walsidecar bench"), walsidecar.WithDoor(Doors[cell.Door]),
+		c, err := walsidecar.Dial(ctx, t.Socket, walsidecar.WithName("walsidecar bench"), walsidecar.WithDoor(Doors[cell.Door]),
 			walsidecar.WithInFlight(inFlight, 2*sessionBytes), walsidecar.WithWaitWhileFull())
 		if err != nil {
 			g.close()
@@ -105,6 +113,9 @@ func newGenerator(ctx context.Context, socket string, cell Cell) (*generator, er
 }
 
 func (g *generator) close() {
+	if g.web != nil {
+		g.web.client.CloseIdleConnections()
+	}
 	for _, c := range g.sessions {
 		_ = c.Close() // never fails
 	}
@@ -129,9 +140,12 @@ func (g *generator) phase(ctx context.Context, d time.Duration, into *tally) err
 		p := &producers[i]
 		*p = producer{g: g, number: i, session: i % len(g.sessions), start: start, until: start.Add(d)}
 		group.Go(func() {
-			if g.cell.RatePerSecond > 0 {
+			switch {
+			case g.web != nil:
+				p.overHTTP(ctx)
+			case g.cell.RatePerSecond > 0:
 				p.openLoop(ctx)
-			} else {
+			default:
 				p.closedLoop(ctx)
 			}
 		})
@@ -222,10 +236,8 @@ func (p *producer) openLoop(ctx context.Context) {
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		defer close(inFlight)
-		interval := float64(time.Second) / p.g.cell.RatePerSecond
 		for {
-			n := p.sent*p.g.cell.Producers + p.number
-			due := p.start.Add(time.Duration(float64(n) * interval))
+			due := p.due(p.sent)
 			if due.After(p.until) {
 				return
 			}
@@ -254,13 +266,24 @@ func (p *producer) openLoop(ctx context.Context) {
 	}
 }
 
-func (p *producer) submit(ctx context.Context) (walsidecar.Ticket, error) {
+// due is when the producer's n-th record is to be sent in an open loop.
+func (p *producer) due(n int) time.Time {
+	interval := float64(time.Second) / p.g.cell.RatePerSecond
+	return p.start.Add(time.Duration(float64(n*p.g.cell.Producers+p.number) * interval))
+}
+
+// record is the producer's n-th record.
+func (p *producer) record(n int) []byte {
 	size := p.g.cell.SizeBytes
 	at := 0
 	if spare := len(p.g.payload) - size; spare > 0 {
-		at = (p.number*7919 + p.sent*size) % spare
+		at = (p.number*7919 + n*size) % spare
 	}
-	return p.g.sessions[p.session].Submit(ctx, p.g.streams[p.session], p.g.payload[at:at+size])
+	return p.g.payload[at : at+size]
+}
+
+func (p *producer) submit(ctx context.Context) (walsidecar.Ticket, error) {
+	return p.g.sessions[p.session].Submit(ctx, p.g.streams[p.session], p.record(p.sent))
 }
 
 // wait waits for one record, counts it, and returns the time.
@@ -271,15 +294,20 @@ func (p *producer) wait(ctx context.Context, f *flying) time.Time {
 		p.err = err
 		return now
 	}
+	p.count(f.due, now, result.Offset)
+	return now
+}
+
+// count counts a record that was due then and acked now.
+func (p *producer) count(due, now time.Time, offset uint64) {
 	c := &p.g.counts[p.number%countShards]
 	c.mu.Lock()
-	c.latency.Record(now.Sub(f.due))
+	c.latency.Record(now.Sub(due))
 	if now.Before(p.until) {
 		c.onTime++
 	}
 	c.mu.Unlock()
-	raise(&p.g.appended[p.session], result.Offset+1)
-	return now
+	raise(&p.g.appended[p.session], offset+1)
 }
 
 // raise sets a to v unless it is higher.

@@ -116,7 +116,7 @@ func TestOpenLoopDoesNotHideAPause(t *testing.T) {
 			}()
 		}
 	}()
-	g, err := newGenerator(t.Context(), front, Cell{SizeBytes: 10, Producers: 2, InFlight: 2, RatePerSecond: rate, Door: "uds"})
+	g, err := newGenerator(t.Context(), Target{Socket: front}, Cell{SizeBytes: 10, Producers: 2, InFlight: 2, RatePerSecond: rate, Door: "uds"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/walsidecar/walsidecar/httpapi"
 	"github.com/walsidecar/walsidecar/session"
 	"github.com/walsidecar/walsidecar/uds"
 )
@@ -13,8 +14,8 @@ import (
 // nullMemoryBytes is the budget for the sessions of a null log.
 const nullMemoryBytes = 256 << 20
 
-// ServeNull serves a log that keeps nothing at socket until ctx ends: the door
-// alone, with nothing behind it.
+// ServeNull serves a log that keeps nothing at socket, and over HTTP beside it, until ctx
+// ends: the doors alone, with nothing behind them.
 func ServeNull(ctx context.Context, socket string) error {
 	access, err := uds.OwnAccess()
 	if err != nil {
@@ -22,17 +23,30 @@ func ServeNull(ctx context.Context, socket string) error {
 	}
 	null := session.NewNull()
 	defer null.Close()
+	budget := session.NewBudget(nullMemoryBytes)
 	host := session.NewHost(session.Options{
-		Log: func(string) session.Backend { return null }, Budget: session.NewBudget(nullMemoryBytes), Server: "walsidecar bench --null",
+		Log: func(string) session.Backend { return null }, Budget: budget, Server: "walsidecar bench --null",
 	})
 	defer host.Close()
 	server, err := uds.Listen(uds.Options{Path: socket, Access: access, Host: host})
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, server.Close)
+	web, err := httpapi.Listen(httpapi.Options{Path: socket + httpSuffix, Access: access, Host: host, Budget: budget})
+	if err != nil {
+		server.Close()
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() {
+		web.Close()
+		server.Close()
+	})
 	defer stop()
-	return server.Serve()
+	served := make(chan error, 1)
+	go func() { served <- web.Serve() }()
+	err = server.Serve()
+	web.Drain()
+	return errors.Join(err, <-served)
 }
 
 // StartNull runs program with args, which has to call ServeNull for the socket that
@@ -48,6 +62,7 @@ func StartNull(ctx context.Context, program string, args ...string) (own *Own, e
 		return nil, err
 	}
 	o.Socket = filepath.Join(o.dir, "s")
+	o.HTTP = o.Socket + httpSuffix
 	if o.process, err = StartProcess(ctx, o.Socket, program, append(args, o.Socket)); err != nil {
 		return nil, err
 	}

@@ -42,8 +42,9 @@ func StartOwn(ctx context.Context, program, path string, profile device.Profile)
 		return nil, err
 	}
 	o.Socket = filepath.Join(o.dir, "s")
+	o.HTTP = o.Socket + httpSuffix
 	o.process, err = StartProcess(ctx, o.Socket, program, []string{"serve", "--profile", profile.Name},
-		"WALSIDECAR_WAL="+path, "WALSIDECAR_SOCKET="+o.Socket, "WALSIDECAR_STORE=none", "WALSIDECAR_ADMIN=off", "WALSIDECAR_DRAIN=1s")
+		"WALSIDECAR_WAL="+path, "WALSIDECAR_SOCKET="+o.Socket, "WALSIDECAR_HTTP="+o.HTTP, "WALSIDECAR_STORE=none", "WALSIDECAR_ADMIN=off", "WALSIDECAR_DRAIN=1s")
 	if err != nil {
 		return nil, err
 	}

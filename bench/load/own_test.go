@@ -92,7 +92,7 @@ func TestBenchOnAFileOfItsOwnPrintsWhatItIsToPrint(t *testing.T) {
 }
 
 func TestBenchOfTheDoorAloneSaysThatNothingIsDurable(t *testing.T) {
-	for _, door := range []string{"uds", "shm"} {
+	for _, door := range []string{"uds", "shm", "http"} {
 		stdout, stderr, code := bench(t, "--null", "--duration", "200ms", "--door", door)
 		if code != 0 || !strings.Contains(stdout, door+", NOT durable") {
 			t.Errorf("%s: exit code %d: %s%s", door, code, stdout, stderr)
@@ -110,7 +110,9 @@ func TestBenchRefusals(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"--door", "http"}, 2, "door"},
+		{[]string{"--door", "tcp"}, 2, "uds, shm and http"},
+		{[]string{"--door", "http", "--producers", "16", "--inflight", "16"}, 2, "legal is 240"},
+		{[]string{"--door", "http"}, 2, "WALSIDECAR_HTTP"},
 		{[]string{"--size", "2000000"}, 2, "legal is 0 to 1048576"},
 		{[]string{"--inflight", "0"}, 2, "legal is 1 to 8192"},
 		{[]string{"--profile", "floppy", "--wal", file + "2"}, 2, "gp3"},

@@ -11,6 +11,7 @@ import (
 // Target is the sidecar to measure.
 type Target struct {
 	Socket  string
+	HTTP    string // path of the HTTP door's socket; "": it has none
 	PID     int    // of the sidecar; 0: its processor time is not known
 	Profile string // that its device is shaped like
 	Raw     *Raw   // beside the log; nil: none
@@ -57,7 +58,7 @@ func Measure(ctx context.Context, t Target, cell Cell) (*Report, error) {
 	if t.Raw != nil {
 		t.Raw.reset()
 	}
-	load, err := newGenerator(ctx, t.Socket, cell)
+	load, err := newGenerator(ctx, t, cell)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +128,7 @@ func (r *run) turn(ctx context.Context, d time.Duration) error {
 	r.device.DeviceBytes += after.device.DeviceBytes - before.device.DeviceBytes
 	for range rttPings {
 		begin := time.Now()
-		if err := r.control.Ping(ctx); err != nil {
+		if err := r.ping(ctx); err != nil {
 			return err
 		}
 		r.rtt.Record(time.Since(begin))
@@ -136,6 +137,14 @@ func (r *run) turn(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 	return r.target.Raw.turn(r.frameBytes(), d/rawShare)
+}
+
+// ping is one round trip of the door. The rings have none of their own.
+func (r *run) ping(ctx context.Context) error {
+	if w := r.load.web; w != nil {
+		return w.ping()
+	}
+	return r.control.Ping(ctx)
 }
 
 // snapshot is what counts on while the load runs.

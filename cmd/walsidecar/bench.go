@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -45,12 +46,12 @@ func newBenchCommand(a *app) *cobra.Command {
 			"--size, --producers and --inflight may be lists: one result for each combination. Latencies\n" +
 			"count from the intended send time. Without --rate each producer has --inflight records\n" +
 			"unanswered (1: the closed loop); with it, all together send so many a second, as far as\n" +
-			"--inflight allows.",
+			"--inflight allows. Over HTTP each record is a request of its own.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBench(a, cmd, f) },
 	}
 	cmd.Flags().StringVar(&f.wal, "wal", "", "a blank device, or a new file, for a sidecar of the bench's own")
-	cmd.Flags().StringVar(&f.door, "door", "uds", "the door to append through: uds or shm (this version has no http)")
+	cmd.Flags().StringVar(&f.door, "door", "uds", "the door to append through: uds, shm or http")
 	cmd.Flags().BoolVar(&f.null, "null", false, "measure the door alone: nothing is kept")
 	cmd.Flags().IntSliceVar(&f.sizes, "size", []int{1024}, "bytes of a record")
 	cmd.Flags().IntSliceVar(&f.producers, "producers", []int{1}, "how many append at once")
@@ -88,7 +89,7 @@ const (
 // cells are the combinations that the flags ask for.
 func (f *benchFlags) cells() ([]load.Cell, error) {
 	if _, ok := load.Doors[f.door]; !ok {
-		return nil, usagef("--door %q: this version has the doors uds and shm", f.door)
+		return nil, usagef("--door %q: the doors are uds, shm and http", f.door)
 	}
 	if f.duration <= 0 || f.rate < 0 {
 		return nil, usagef("--duration must be above 0, --rate not below")
@@ -104,6 +105,9 @@ func (f *benchFlags) cells() ([]load.Cell, error) {
 				return nil, usagef("--%s %d: legal is %d to %d", flag.name, v, flag.least, flag.most)
 			}
 		}
+	}
+	if most := slices.Max(f.producers) * slices.Max(f.inFlight); f.door == "http" && most > load.MaxOverHTTP {
+		return nil, usagef("--door http: %d records in flight, each with a connection: legal is %d", most, load.MaxOverHTTP)
 	}
 	var cells []load.Cell
 	for _, size := range f.sizes {
@@ -168,6 +172,9 @@ func (f *benchFlags) target(ctx context.Context, cmd *cobra.Command) (load.Targe
 			return load.Target{}, nil, err
 		}
 		target, err := load.Running(ctx, string(s.Socket))
+		if target.HTTP = string(s.HTTP); s.HTTP.Off() && f.door == "http" {
+			return load.Target{}, nil, usagef("--door http: set WALSIDECAR_HTTP to the path of the sidecar's HTTP door")
+		}
 		return target, func() error { return nil }, err
 	}
 	if err != nil {
