@@ -20,6 +20,7 @@ type loopState struct {
 	work    []*work // free
 
 	attached map[*session.Session][]stream.ProducerID
+	named    map[stream.ProducerID]namedUse
 	request  request
 
 	lastFrameNS  int64           // CLOCK_BOOTTIME of the newest completion, for the seal
@@ -48,6 +49,7 @@ type work struct {
 // run starts the goroutines of the node.
 func (n *Node) run() {
 	n.loop.attached = make(map[*session.Session][]stream.ProducerID)
+	n.loop.named = make(map[stream.ProducerID]namedUse)
 	n.loop.trimWanted = true
 	n.loop.lastFrameNS = device.NowNS()
 	n.writers = device.NewWriters(n.dev, WritersInFlight, n.inbox.addWrite)

@@ -81,6 +81,9 @@ func (n *Node) decideChunk(c *session.Chunk) (some, done bool) {
 		}
 		some = true
 		if err != nil {
+			if h.Type == wire.TypeAppend && errors.Is(err, ringwal.ErrFull) {
+				n.loop.passed(&n.loop.request.batch, true)
+			}
 			n.refuse(c.Session(), h.Request, err)
 		}
 	}
@@ -160,9 +163,13 @@ func (n *Node) decideAppend(s *session.Session, h wire.Header, body []byte, now,
 		b.Entries = append(b.Entries, stream.Entry{Stream: stream.ID(e.Stream), Payload: e.Payload, Headers: e.Headers,
 			Expect: e.Expect, HasExpect: e.HasExpect, Token: e.Token})
 	}
+	if err := n.loop.mayAppend(s, b); err != nil {
+		return err
+	}
 	if err := n.committer.Append(wall, b, &q.result); err != nil {
 		return err
 	}
+	n.loop.passed(b, false)
 	r := &q.result
 	n.stats.appended(q.append.Entries)
 	if len(r.Placed) == 1 && !r.Duplicate {
@@ -285,7 +292,9 @@ func (n *Node) decideProducer(s *session.Session, h wire.Header, body []byte) er
 		var m wire.ProducerOpen
 		if err = m.Decode(h, body); err == nil {
 			if m.Name != "" {
-				info, created, err = n.committer.OpenNamedProducer(m.Name)
+				if info, created, err = n.committer.OpenNamedProducer(m.Name); err == nil {
+					n.loop.claim(info.ID, s)
+				}
 			} else {
 				created = true
 				if info, err = n.committer.OpenSessionProducer(m.Window, randomID()); err == nil {

@@ -211,5 +211,6 @@ func (n *Node) Closed(s *session.Session) {
 			n.committer.Detach(id)
 		}
 		delete(n.loop.attached, s)
+		n.loop.release(s)
 	})
 }

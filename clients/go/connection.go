@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/walsidecar/walsidecar/wire"
+	"maps"
+	"slices"
 )
 
 const (
@@ -125,6 +127,9 @@ func (c *Client) introduce(n *connection) error {
 	if err := c.openRing(n); err != nil {
 		return err
 	}
+	if err := c.claimProducers(n); err != nil {
+		return err
+	}
 	if producer == 0 {
 		return nil
 	}
@@ -142,6 +147,24 @@ func (c *Client) introduce(n *connection) error {
 	n.renewed = true
 	open := wire.ProducerOpen{Window: uint32(c.options.inFlight)}
 	return n.request(&open, wire.TypeProducerInfo, n.producer.Decode)
+}
+
+// claimProducers opens the named producers that this client appends under anew: what
+// an earlier connection left behind is refused from here on, and may be sent again.
+func (c *Client) claimProducers(n *connection) error {
+	c.mu.Lock()
+	names := slices.Collect(maps.Keys(c.producers))
+	c.mu.Unlock()
+	for _, name := range names {
+		var info wire.ProducerInfo
+		if err := n.request(&wire.ProducerOpen{Name: name}, wire.TypeProducerInfo, info.Decode); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.producers[name] = info.ID
+		c.mu.Unlock()
+	}
+	return nil
 }
 
 func (n *connection) request(m encoder, want wire.Type, decode func(wire.Header, []byte) error) error {

@@ -15,7 +15,9 @@ type ProducerInfo struct {
 }
 
 // Producer tells how far a named producer got: the answer covers everything that
-// was appended before the call, acked or not. ErrNotFound: it never appended.
+// was appended before the call, acked or not. What another client has on its way can
+// follow: a source that wants to go on uses OpenProducer. ErrNotFound: it never
+// appended.
 func (c *Client) Producer(ctx context.Context, name string) (ProducerInfo, error) {
 	var info wire.ProducerInfo
 	k := call{question: &wire.ProducerGet{Name: name}, op: "producer", repeat: true}
@@ -38,16 +40,21 @@ func (c *Client) RemoveProducer(ctx context.Context, name string) error {
 	return nil
 }
 
-func (c *Client) openNamedProducer(ctx context.Context, name string) error {
+// OpenProducer makes this client the one that appends under a named producer, and
+// tells its last sequence, 0 where it never appended. Whatever an earlier client
+// left on its way is refused from here on, so a source that goes on after
+// LastSequence neither loses nor doubles a record. WithProducer does the same at the
+// first append, but does not tell.
+func (c *Client) OpenProducer(ctx context.Context, name string) (ProducerInfo, error) {
 	var info wire.ProducerInfo
 	k := call{question: &wire.ProducerOpen{Name: name}, op: "open producer", repeat: true}
 	if err := c.askProducer(ctx, &k, name, &info); err != nil {
-		return err
+		return ProducerInfo{}, err
 	}
 	c.mu.Lock()
 	c.producers[name] = info.ID
 	c.mu.Unlock()
-	return nil
+	return ProducerInfo{Name: info.Name, LastSequence: info.LastSequence}, nil
 }
 
 func (c *Client) askProducer(ctx context.Context, k *call, name string, info *wire.ProducerInfo) error {

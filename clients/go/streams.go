@@ -151,7 +151,8 @@ func (c *Client) learn(ctx context.Context, m missing, mustExist bool) error {
 	case m.session:
 		return c.openSessionProducer(ctx)
 	case m.producer != "":
-		return c.openNamedProducer(ctx, m.producer)
+		_, err := c.OpenProducer(ctx, m.producer)
+		return err
 	}
 	info, err := c.openStream(ctx, opAppend, m.stream, !mustExist)
 	if err != nil {
