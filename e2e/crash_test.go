@@ -12,10 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,7 +78,7 @@ func killUnderLoad(t *testing.T, h *host) {
 		p = h.serve()
 	}
 	stop.Store(true)
-	wg.Wait()
+	awaitAll(t, &wg, p)
 	p.kill()
 	h.serve()
 
@@ -92,6 +94,24 @@ func killUnderLoad(t *testing.T, h *host) {
 	}
 	checkReplay(t, h, writers)
 	t.Logf("%d records acknowledged over %d kills", total, kills)
+}
+
+// awaitAll waits for the writers. If they hang, it fails the test with the stacks of both
+// sides: this is the only place where one waits for the other without a limit of its own.
+func awaitAll(t *testing.T, wg *sync.WaitGroup, sidecar *process) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+		return
+	case <-time.After(patience):
+	}
+	stacks := make([]byte, 4<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	_ = sidecar.cmd.Process.Signal(syscall.SIGQUIT)
+	<-sidecar.done
+	t.Fatalf("the writers hang.\n\nSidecar:\n%s\n\nThis process:\n%s", sidecar.stderr, stacks)
 }
 
 // writer appends numbered records to one stream, sixteen in flight, and notes how many were
