@@ -36,7 +36,6 @@ type InspectSuperblock struct {
 	Node            string            `json:"node,omitempty"`
 	Sequence        uint64            `json:"sequence"`
 	Epoch           uint64            `json:"epoch"`
-	Incarnation     string            `json:"incarnation,omitempty"`
 	Clean           bool              `json:"clean"`
 	BlockBytes      uint32            `json:"block_bytes"`
 	CapacityBytes   uint64            `json:"capacity_bytes"`
@@ -73,10 +72,12 @@ func Inspect(path string) (*Inspection, error) {
 	if info, err := device.Describe(path); err == nil {
 		report.Kind = string(info.Kind)
 	}
-	report.Signature, _ = device.SignatureOn(dev)
 	sbs, err := ringwal.ReadSuperblocks(dev)
 	if err != nil {
 		report.Problem = err.Error()
+	}
+	if sbs == nil || sbs.Newest == nil {
+		report.Signature, _ = device.SignatureOn(dev)
 	}
 	if sbs == nil {
 		return report, nil
@@ -101,7 +102,6 @@ func inspectSlot(i int, slot *ringwal.Slot) InspectSuperblock {
 		return r
 	}
 	r.LogUUID, r.Node, r.Sequence, r.Epoch, r.Clean = uuid.UUID(sb.UUID).String(), sb.Node, sb.Sequence, sb.Epoch, sb.Clean
-	r.Incarnation = uuid.UUID(sb.Incarnation).String()
 	r.BlockBytes, r.CapacityBytes, r.MaxFrameBytes, r.WindowBytes = sb.Geometry.BlockBytes, sb.Geometry.CapacityBytes, sb.Geometry.MaxFrameBytes, sb.Geometry.WindowBytes
 	r.StallSeconds, r.OriginPosition, r.TrimPosition, r.DurablePosition = sb.StallAfter.Seconds(), sb.Origin, sb.Trim, sb.Durable
 	for _, b := range sb.Boundaries {

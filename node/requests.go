@@ -84,15 +84,21 @@ func (n *Node) decideChunk(c *session.Chunk) (some, done bool) {
 			if h.Type == wire.TypeAppend && errors.Is(err, ringwal.ErrFull) {
 				n.loop.passed(&n.loop.request.batch, true)
 			}
-			n.refuse(c.Session(), h.Request, err)
+			n.refuse(c.Session(), h, err)
 		}
 	}
 }
 
 // refuse answers a request with the error that decided it.
-func (n *Node) refuse(s *session.Session, request uint64, err error) {
-	e := new(wire.Error)
+func (n *Node) refuse(s *session.Session, h wire.Header, err error) {
+	request, e := h.Request, new(wire.Error)
 	session.FillError(e, err)
+	if h.Type != wire.TypeAppend {
+		e.Known &^= wire.FlagEntry // commands have no entries
+		if e.Code == wire.CodeNotFound {
+			e.Known &^= wire.FlagActual // that is what was asked for
+		}
+	}
 	if errors.Is(err, ringwal.ErrFull) {
 		n.explainFull(e)
 	}

@@ -88,6 +88,7 @@ func FillError(e *wire.Error, err error) {
 	if !errors.As(err, &r) {
 		return
 	}
+	e.Message = r.Reason()
 	e.Known = wire.FlagEntry | wire.FlagActual
 	e.Entry, e.Actual = uint32(r.Entry), r.Actual
 	if e.Logged = r.Logged; r.Logged {

@@ -101,17 +101,22 @@ type Refusal struct {
 	Position uint64
 }
 
-// Error names the entry, the reason, and the values that decided.
-func (r *Refusal) Error() string {
+// Reason says why, in words: without the entry and the actual value, which have fields
+// of their own wherever a refusal is shown.
+func (r *Refusal) Reason() string {
 	s := r.Err.Error()
 	if r.Detail != "" {
 		s += ": " + r.Detail
 	}
-	s = fmt.Sprintf("%s (entry %d, actual %d", s, r.Entry, r.Actual)
 	if r.Limit != 0 {
-		s += fmt.Sprintf(", limit %d", r.Limit)
+		s += fmt.Sprintf(" (limit %d)", r.Limit)
 	}
-	return s + ")"
+	return s
+}
+
+// Error is Reason with the entry and the value that decided.
+func (r *Refusal) Error() string {
+	return fmt.Sprintf("%s (entry %d, actual %d)", r.Reason(), r.Entry, r.Actual)
 }
 
 // Unwrap returns the sentinel.
