@@ -158,8 +158,8 @@ func smallLog(t testing.TB) *world {
 
 // richLog has every kind of item and frame, several epochs, a jump, a trim and a wrap.
 func richLog(t testing.TB) *world {
-	g := ringwal.Geometry{BlockBytes: blockBytes, MaxFrameBytes: 32 << 10, CapacityBytes: 512 << 10, WindowBytes: 64 << 10, CheckpointMaxBytes: 36 << 10}
-	w := newWorld(t, ringwal.RingStart+512<<10, ringwal.FormatOptions{Geometry: &g, Origin: 1<<63 - 400<<10})
+	g := ringwal.Geometry{BlockBytes: blockBytes, MaxFrameBytes: 32 << 10, CapacityBytes: 576 << 10, WindowBytes: 64 << 10, CheckpointMaxBytes: 36 << 10}
+	w := newWorld(t, ringwal.RingStart+576<<10, ringwal.FormatOptions{Geometry: &g, Origin: 1<<63/(576<<10)*(576<<10) - 400<<10})
 	a := w.create("a")
 	w.fill(a, 40)
 	w.must(w.c.Checkpoint())

@@ -119,7 +119,7 @@ func (h *host) full(q *request, want *outcome) {
 // for that, at the latest when what can be trimmed has been (P12).
 func (h *host) frees(q *request) bool {
 	s := h.w.oracle.now.stream(q.stream)
-	return q.kind == doDelete || q.kind == doTrim && q.before >= s.next()
+	return q.kind == doDelete && s.first < s.next() || q.kind == doTrim && q.before >= s.next()
 }
 
 // attached notes what a client has from the host and not from the log.

@@ -119,8 +119,10 @@ type recovered struct {
 	index    *stream.Index
 	marks    *reader.Marks
 	frames   []ringwal.FrameHeader
-	problem  string // what the oracle has against the frames, "" if nothing
 }
+
+// errOtherNode is a log that a node refuses by its name.
+var errOtherNode = errors.New("not the log of this node")
 
 // maxTailChanges is how often a start recovers again, as a node does.
 const maxTailChanges = 3
@@ -208,7 +210,7 @@ func (h *host) recover() (*recovered, error) {
 		return nil, err
 	}
 	if sbs.Newest.Node != "sim" {
-		return nil, errors.New("not the log of this node")
+		return nil, errOtherNode
 	}
 	h.w.oracle.expect(sbs)
 	for range maxTailChanges {
@@ -299,6 +301,10 @@ func (h *host) begin(state *recovered, jump bool) error {
 	var err error
 	if h.log, err = ringwal.Start(state.sbs, state.recovery, e, h.buffers); err != nil {
 		return err
+	}
+	if jump && h.log.Room(ringwal.ClassFree) < uint64(2+len(w.oracle.now.streams))*uint64(w.profile.geometry.BlockBytes) {
+		// In a log as small as these its own reserve is less than one trim per stream.
+		return fmt.Errorf("%w: no trim would fit behind the jump", ringwal.ErrFull)
 	}
 	h.committer = stream.NewCommitter(state.table, h.log)
 	h.directory, h.index, h.published = stream.NewDirectory(state.table), state.index, h.log.Durable()

@@ -24,6 +24,17 @@ func (w *World) faultHits() int {
 
 func (w *World) inject(f simdev.Fault) {
 	f.Times = 1
+	if f.Kind == simdev.ReadError {
+		// A bad place, until it is healed: a single error is gone when the log asks
+		// for less at a time.
+		f.Times, f.Skip = 0, 0
+		f.From = w.rng.Int64N(ringwal.RingStart + int64(w.profile.geometry.CapacityBytes))
+		if frames := w.oracle.frames; len(frames) > 0 && w.chance(0.8) {
+			r := frames[len(frames)-1-w.rng.IntN(min(8, len(frames)))]
+			f.From = r.offset + w.rng.Int64N(int64(r.stored))
+		}
+		f.To = f.From + 1
+	}
 	w.stats.Faults++
 	w.disk.Inject(f)
 	w.tracef("armed: %s in [%d, %d)", f.Kind, f.From, f.To)
@@ -112,7 +123,7 @@ func (w *World) between() {
 	if w.profile.kind == Lying && w.chance(0.05) {
 		w.lie()
 	}
-	if w.profile.kind == Failing && w.chance(0.05) {
+	if w.profile.kind == Failing && w.chance(0.1) {
 		w.inject(simdev.Fault{Kind: []simdev.Kind{simdev.ReadError, simdev.FlushError, simdev.WriteError}[w.rng.IntN(3)], Skip: w.rng.IntN(6)})
 	}
 }

@@ -84,8 +84,7 @@ func (q *request) String() string {
 // client is a session: it numbers the batches of its producer, and sends again what
 // it has no answer for.
 type client struct {
-	producer stream.ProducerID // 0: not open yet
-	opening  bool
+	producer stream.ProducerID   // 0: not open yet
 	next     uint64              // sequence of its next batch
 	sent     map[uint64]*request // by sequence, until answered and below acked
 	answered map[uint64]bool

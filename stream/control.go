@@ -105,7 +105,7 @@ func (c *Committer) Trim(id ID, before uint64) (first uint64, err error) {
 	if first < s.next {
 		half := first-s.first >= s.next-first
 		err = c.write(ringwal.ClassControl, &it)
-		if !errors.Is(err, ringwal.ErrFull) || !half || c.log.Room(ringwal.ClassFree) < c.trimReserve()+uint64(c.geometry.BlockBytes) {
+		if !errors.Is(err, ringwal.ErrFull) || !half || c.log.Room(ringwal.ClassFree) < c.trimReserve()+freeingBlocks*uint64(c.geometry.BlockBytes) {
 			return s.first, err
 		}
 	}
@@ -116,24 +116,34 @@ func (c *Committer) Trim(id ID, before uint64) (first uint64, err error) {
 }
 
 // Delete removes the stream with its records; its id is never used again, its name
-// may be. Refusals: ErrStreamNotFound, ErrStreamDeleted.
+// may be. In a full log a stream without records has no room for it. Refusals:
+// ErrStreamNotFound, ErrStreamDeleted.
 func (c *Committer) Delete(id ID) error {
-	if _, err := c.stream(id); err != nil {
+	s, err := c.stream(id)
+	if err != nil {
 		return err
 	}
-	return c.write(ringwal.ClassFree, &Item{Kind: KindStreamDelete, Stream: id})
+	class := ringwal.ClassFree
+	if s.first == s.next {
+		class = ringwal.ClassControl // frees nothing: not with the room of what does
+	}
+	return c.write(class, &Item{Kind: KindStreamDelete, Stream: id})
 }
 
+// freeingBlocks is what a trim or a delete takes at most: its frame, and the seal behind
+// it where the log is idle then.
+const freeingBlocks = 2
+
 // trimReserve is what the log has to keep so that every stream that holds records
-// can be emptied or deleted once, each in a frame of its own.
+// can be emptied or deleted once, each by itself.
 func (c *Committer) trimReserve() uint64 {
-	need := uint64(c.table.streams.filled+1) * uint64(c.geometry.BlockBytes)
+	need := uint64(c.table.streams.filled+1) * freeingBlocks * uint64(c.geometry.BlockBytes)
 	return min(need, c.geometry.CapacityBytes/TrimReserveShare)
 }
 
 // leavesRoomToTrim reports whether n bytes of class leave enough to what frees
-// space: the reserve for emptying every stream, and as much again for trims of half a
-// stream. The log itself keeps half of its control reserve for that, which is enough
+// space: the reserve for emptying every stream, and half as much again for trims of half
+// a stream. The log itself keeps half of its control reserve for that, which is enough
 // for a hundred streams or so; what more of them need is kept here.
 func (c *Committer) leavesRoomToTrim(class ringwal.Class, n int) bool {
 	extra := c.extraReserve()
@@ -142,7 +152,7 @@ func (c *Committer) leavesRoomToTrim(class ringwal.Class, n int) bool {
 
 // extraReserve is what trims need beyond what the log keeps for them.
 func (c *Committer) extraReserve() uint64 {
-	need, kept := 2*c.trimReserve(), c.geometry.ControlReserveBytes()/2
+	need, kept := c.trimReserve()*3/2, c.geometry.ControlReserveBytes()/2
 	return max(need, kept) - kept
 }
 
