@@ -34,6 +34,10 @@ const (
 	// buffer of a socket, so that all sessions get turns of the same size.
 	ringChunkBytes = ReadBufferBytes
 
+	// ringWakeBytes is how much may wait in a ring for the completion of what was sent
+	// before: the size quantum of the group commit (node.QuantumBytes).
+	ringWakeBytes = 32 << 10
+
 	// vainBells is how many bells in a row may be rung while the commit loop is awake
 	// (one may cross with its waking up by itself) before they are heard more slowly.
 	vainBells = 8
@@ -90,7 +94,7 @@ func (s *Session) openShm(h wire.Header, m *wire.ShmOpen) error {
 		s.host.rings.Give(need)
 		return refuse(wire.CodeOutOfMemory, err.Error())
 	}
-	door.Arm()
+	door.Arm(0)
 	r := &ring{door: door, bytes: need, heard: make(chan struct{})}
 	info := wire.ShmInfo{Layout: shm.Version, MaxMessageBytes: uint32(shm.MaxMessageBytes(size)), MaxRequests: shm.MaxRequests,
 		RingBytes: uint64(size), CompletionBytes: shm.CompletionBytes}
@@ -164,11 +168,10 @@ func (s *Session) popRing() *Chunk {
 		return s.ringChunk(r)
 	}
 	if !s.ended {
-		r.door.Arm()
+		r.door.Arm(r.wakeAt())
 		if !s.ringHas(r) {
 			return nil
 		}
-		r.door.Disarm()
 		return s.ringChunk(r)
 	}
 	if s.finished && s.popped == 0 {
@@ -196,6 +199,7 @@ func (s *Session) ringHas(r *ring) bool {
 }
 
 func (s *Session) ringChunk(r *ring) *Chunk {
+	r.door.Disarm()
 	c := s.newChunk()
 	*c = Chunk{session: s, ring: r, left: ringChunkBytes}
 	s.popped++
@@ -261,4 +265,21 @@ func (s *Session) flushRing() {
 	}
 	r.door.Publish(r.extents, r.durable)
 	r.extents, r.dirty = r.extents[:0], false
+	if r.door.Armed() {
+		// The log can take more now.
+		r.door.Arm(r.wakeAt())
+		if r.door.Tail() != r.door.Taken() && r.door.Disarm() {
+			s.backend.Ready(s)
+		}
+	}
+}
+
+// wakeAt is the position beyond which the client must wake the commit loop. While
+// requests are under way, their completion wakes it, and less than what makes it send
+// another frame before that can wait.
+func (r *ring) wakeAt() uint64 {
+	if r.door.Unanswered() > 0 {
+		return r.door.Taken() + ringWakeBytes
+	}
+	return r.door.Taken()
 }

@@ -30,7 +30,7 @@ func infoOf(ringBytes int) *wire.ShmInfo {
 }
 
 func TestWordsLieApart(t *testing.T) {
-	for _, words := range [][]int{{offTail, offAckWanted}, {offReleased, offDurable, offState, offSleep, offAcks, offWake}} {
+	for _, words := range [][]int{{offTail, offAckWanted}, {offReleased, offDurable, offState, offSleep, offAcks, offWake, offWakeAt}} {
 		last := 0
 		for _, off := range words {
 			if off-last < 128 || off%128 != 0 || off+8 > headBytes {
@@ -182,6 +182,7 @@ func TestLayoutInTheDocs(t *testing.T) {
 		fmt.Sprintf("| %d | 8 | *released*", offReleased), fmt.Sprintf("| %d | 8 | *durable*", offDurable),
 		fmt.Sprintf("| %d | 4 | *state*", offState), fmt.Sprintf("| %d | 4 | *sleep*", offSleep),
 		fmt.Sprintf("| %d | 8 | *acks*", offAcks), fmt.Sprintf("| %d | 4 | *wake*", offWake),
+		fmt.Sprintf("| %d | 8 | *wake at*", offWakeAt),
 		fmt.Sprintf("| %d | ring bytes | the ring", headBytes), fmt.Sprintf("| %d | %d × %d | acks", headBytes, QueueEntries, entryBytes),
 		fmt.Sprintf("| ring in shared memory | %d to %d bytes |", MinRingBytes, MaxRingBytes),
 		fmt.Sprintf("| ring by default | %d bytes |", DefaultRingBytes),

@@ -15,6 +15,7 @@ type Completer struct {
 	acks     uint64
 	wanted   *atomic.Uint32 // in the submission area: written by the client
 	sleep    *atomic.Uint32
+	wakeAt   *atomic.Uint64
 	wake     *atomic.Uint32
 	woken    uint32 // the client's sleep that it was woken from last
 	released uint64
@@ -23,7 +24,7 @@ type Completer struct {
 
 // NewCompleter returns the completer of a fresh pair of areas.
 func NewCompleter(submission, completion Memory) *Completer {
-	return &Completer{memory: completion, wanted: submission.u32(offAckWanted), sleep: completion.u32(offSleep), wake: completion.u32(offWake)}
+	return &Completer{memory: completion, wanted: submission.u32(offAckWanted), sleep: completion.u32(offSleep), wakeAt: completion.u64(offWakeAt), wake: completion.u32(offWake)}
 }
 
 // Publish shows the client what is durable, and up to where its messages have their
@@ -68,13 +69,18 @@ func (c *Completer) Publish(extents []wire.AckExtent, released, durable uint64) 
 // End tells the client with which code its session ended.
 func (c *Completer) End(code wire.Code) { c.memory.u32(offState).Store(uint32(code)) }
 
-// Arm says that the sidecar sleeps until it is kicked. The caller then looks at the
-// ring once more, and disarms if there is something.
-func (c *Completer) Arm() {
+// Arm says that the sidecar sleeps until something beyond position is published. The
+// caller then looks at the ring once more, and disarms if that is so. When it sleeps
+// already, this changes the position.
+func (c *Completer) Arm(position uint64) {
+	c.wakeAt.Store(position)
 	if g := c.sleep.Load(); g&1 == 0 {
 		c.sleep.Store(g + 1)
 	}
 }
+
+// Armed reports whether the sidecar sleeps.
+func (c *Completer) Armed() bool { return c.sleep.Load()&1 == 1 }
 
 // Disarm ends the sleep, and reports whether this call did.
 func (c *Completer) Disarm() bool {
@@ -90,6 +96,7 @@ type Reaper struct {
 	acks   *atomic.Uint64
 	wanted *atomic.Uint32
 	sleep  *atomic.Uint32
+	wakeAt *atomic.Uint64
 	wake   *atomic.Uint32
 	kicked uint32 // the sidecar's sleep that it was kicked out of last
 	slept  uint32 // generation of this client's own sleep; odd while it sleeps
@@ -101,7 +108,7 @@ func NewReaper(submission, completion Memory) (*Reaper, error) {
 		return nil, err
 	}
 	return &Reaper{memory: completion, acks: completion.u64(offAcks), wanted: submission.u32(offAckWanted),
-		sleep: completion.u32(offSleep), wake: completion.u32(offWake)}, nil
+		sleep: completion.u32(offSleep), wakeAt: completion.u64(offWakeAt), wake: completion.u32(offWake)}, nil
 }
 
 // Any reports whether there are acks to take.
@@ -140,10 +147,10 @@ func (r *Reaper) Awake() {
 }
 
 // Kick reports whether the sidecar sleeps and has to be kicked for what was just
-// published: once per sleep.
-func (r *Reaper) Kick() bool {
+// published, up to tail: once per sleep.
+func (r *Reaper) Kick(tail uint64) bool {
 	g := r.sleep.Load()
-	if g&1 == 0 || g == r.kicked {
+	if g&1 == 0 || g == r.kicked || tail <= r.wakeAt.Load() {
 		return false
 	}
 	r.kicked = g

@@ -72,6 +72,7 @@ const (
 	offSleep    = 512 // completion: u32, generation; odd while the sidecar sleeps
 	offAcks     = 640 // completion: u64, number of acks published
 	offWake     = 768 // completion: u32, the futex that the client sleeps on
+	offWakeAt   = 896 // completion: u64, the tail from which on the sleeping sidecar is to be kicked
 )
 
 // Magic numbers of the areas: the bytes "WALSDSUB" and "WALSDCPL".

@@ -291,19 +291,23 @@ func TestAcksPassAndWakeOncePerSleep(t *testing.T) {
 
 func TestTheSidecarIsKickedOncePerSleep(t *testing.T) {
 	p := newPair(t, MinRingBytes)
-	if p.down.Kick() {
+	if p.down.Kick(108) {
 		t.Error("a sidecar that is awake is kicked")
 	}
-	p.up.Arm()
-	p.up.Arm()
-	if !p.down.Kick() || p.down.Kick() {
+	p.up.Arm(100)
+	p.up.Arm(100)
+	if !p.down.Kick(108) || p.down.Kick(108) {
 		t.Error("want one kick per sleep")
 	}
 	if !p.up.Disarm() || p.up.Disarm() {
 		t.Error("want one of two to end the sleep")
 	}
-	p.up.Arm()
-	if !p.down.Kick() {
+	p.up.Arm(100)
+	if p.down.Kick(100) {
+		t.Error("kicked for what can wait")
+	}
+	p.up.Arm(92)
+	if !p.down.Kick(100) {
 		t.Error("the second sleep is not kicked")
 	}
 }

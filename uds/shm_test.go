@@ -88,7 +88,7 @@ func (c *ringClient) put(stream uint64, payload []byte) (id uint64) {
 	dst, _ := c.Reserve(m.Bytes())
 	m.AppendTo(dst[:0], id)
 	c.Publish()
-	if c.Kick() {
+	if c.Kick(c.Position()) {
 		c.RingBell()
 	}
 	return id
@@ -196,7 +196,7 @@ func TestP9_ViolationsEndTheSessionWithAReason(t *testing.T) {
 		c := connectRing(t, s.Path(), shm.MinRingBytes)
 		do(c)
 		c.Publish()
-		if c.Kick() {
+		if c.Kick(c.Position()) {
 			c.RingBell()
 		}
 		if bye := c.goodbye(); bye.Code != wire.CodeBadRequest || !strings.Contains(bye.Message, "shared memory") {

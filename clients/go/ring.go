@@ -115,7 +115,7 @@ func (d *ringDoor) place(r *request, m *wire.Append) {
 	m.AppendTo(dst[:0], r.id)
 	r.chunk, r.at, r.end = d.chunk, index, d.Position()
 	d.Publish()
-	d.bell = d.bell || d.Kick()
+	d.bell = d.bell || d.Kick(d.Position())
 }
 
 // byteLimit is how many bytes may be in the ring, so that all of it could be written
