@@ -117,6 +117,11 @@ func (x *exchange) decode(into any) error {
 	if err != nil {
 		return err
 	}
+	return decodeJSON(b, into)
+}
+
+// decodeJSON decodes one object, and nothing but what belongs into it.
+func decodeJSON(b []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {

@@ -99,7 +99,6 @@ func (e *events) finish() {
 	if !e.over {
 		e.conn.drop()
 	}
-	e.release()
 }
 
 // errPanicked ends the connection.

@@ -246,3 +246,26 @@ func TestTheSocketIsLikeThatOfTheOtherDoor(t *testing.T) {
 	}
 	r.do("GET", "/v1/health", "").ok()
 }
+
+// A record for which there is no room as JSON fails its read and nothing else: the
+// connection serves on.
+func TestP9_ARecordWithoutRoomFailsItsReadAlone(t *testing.T) {
+	r := newRig(t)
+	r.append("s", strings.Repeat("\x01", 900<<10), "small") // as JSON 6 times as long
+	r.client.CloseIdleConnections()
+	r.awaitBudget(0)
+	taken := r.budget.Total() - (connectionBytes + session.SessionBytes + 5<<20)
+	if !r.budget.Take(taken) {
+		t.Fatal("the budget does not add up")
+	}
+	for range 3 {
+		r.do("GET", "/v1/streams/s/records", "").refused(wire.CodeOutOfMemory)
+		if got := objects[line](t, r.do("GET", "/v1/streams/s/records?offset=1", "").ok().body); len(got) != 1 || *got[0].Payload != "small" {
+			t.Fatalf("%+v", got)
+		}
+	}
+	r.budget.Give(taken)
+	if got := objects[line](t, r.do("GET", "/v1/streams/s/records", "").ok().body); len(got) != 2 {
+		t.Fatalf("%d records", len(got))
+	}
+}
