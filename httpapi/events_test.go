@@ -176,7 +176,7 @@ func TestP9_AFollowerThatHangsUpFreesEverything(t *testing.T) {
 		f.body.Close()
 	}
 	r.await(func() bool { return r.host.Stats().Sessions == 0 }, func() string { return "sessions are left" })
-	if took := time.Since(start); took > time.Second {
+	if took := time.Since(start); took > 3*time.Second { // a heartbeat comes every 5 s
 		t.Errorf("it took %v", took)
 	}
 	r.awaitBudget(0)

@@ -29,7 +29,7 @@ func (r *rig) ended(code wire.Code) (n uint64) {
 
 // Whatever a client sends, it gets an answer or its end, and the door serves others.
 func TestP9_Garbage(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Times.Request = 300 * time.Millisecond })
+	r := newRig(t, func(o *Options) { o.Times.Request = 700 * time.Millisecond })
 	for name, c := range map[string]struct{ send, want string }{
 		"nothing of HTTP":      {"WALSDCRP\x00\x00\x01\x02\r\n\r\n", "HTTP/1.1 400"},
 		"a header too many":    {"GET /v1/health HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", 2*maxHeaderBytes) + "\r\n\r\n", "HTTP/1.1 431"},
