@@ -22,7 +22,7 @@ func TestMalformedSettingNamesItselfAndWhatIsLegal(t *testing.T) {
 		{"WAL_SIZE=1g", "a whole number with a unit"},
 		{"MEMORY=010", "a whole number with a unit"},
 		{"FENCE=pr", "auto or attach"},
-		{"HTTP=/tmp/http.sock", "this version has no HTTP door"},
+		{"HTTP=@http", "a path of at most 107 bytes, or off"},
 		{"FENCE_VOLATILE=accept", "this version has no persistent reservations"},
 		{"STORE=gs://bucket", "s3://bucket/prefix"},
 	} {
