@@ -97,6 +97,7 @@ func TestP2_ClientsKilledOnTheRing(t *testing.T) {
 	for i := range kills {
 		stream := fmt.Sprintf("victim-%d", i)
 		acked := p.killVictim(stream, time.Duration(20+rand.IntN(80))*time.Millisecond)
+		p.awaitHolding(before) // until then it decides what the victim had published
 		n := 0
 		for r, err := range c.Read(ctx, stream) {
 			if errors.Is(err, walsidecar.ErrNotFound) {
@@ -125,9 +126,14 @@ func TestP2_ClientsKilledOnTheRing(t *testing.T) {
 		t.Error(err)
 	}
 	t.Logf("%d records of %d clients, %d of the bystander", records, kills, appended.Load())
-	for until := time.Now().Add(5 * time.Second); p.holds() != before; time.Sleep(20 * time.Millisecond) {
+}
+
+// awaitHolding waits until the sidecar has nothing but this of its clients.
+func (p *process) awaitHolding(want holding) {
+	p.t.Helper()
+	for until := time.Now().Add(10 * time.Second); p.holds() != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(until) {
-			t.Fatalf("the sidecar holds %+v, before %+v", p.holds(), before)
+			p.t.Fatalf("the sidecar holds %+v, before %+v", p.holds(), want)
 		}
 	}
 }
