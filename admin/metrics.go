@@ -70,6 +70,7 @@ var (
 	sessionsOpened  = describe("sessions_opened_total", "Clients that were let in.")
 	sessionsEnded   = describe("sessions_ended_total", "Sessions that ended, or were refused, by reason; ok is a client that left by itself.", "code")
 	sessionBytes    = describe("session_memory_bytes", "Memory taken for sessions.")
+	ringBytes       = describe("session_shared_memory_bytes", "Memory taken for the shared memory of sessions, a part of session_memory_bytes.")
 	sessionMaxBytes = describe("session_memory_limit_bytes", "Memory that sessions may take.")
 )
 
@@ -112,6 +113,7 @@ func (e emitter) host(h *session.Host) {
 	e.gauge(sessions, float64(s.Sessions))
 	e.counter(sessionsOpened, s.Opened)
 	e.gauge(sessionBytes, float64(s.BudgetUsed))
+	e.gauge(ringBytes, float64(s.RingBytes))
 	e.gauge(sessionMaxBytes, float64(s.BudgetBytes))
 	h.Ended(func(code wire.Code, n uint64) { e.counter(sessionsEnded, n, code.String()) })
 }

@@ -121,6 +121,7 @@ type Stats struct {
 	Opened      uint64 // ever
 	BudgetBytes int64
 	BudgetUsed  int64
+	RingBytes   int64 // of those used: shared memory
 }
 
 // Stats returns the numbers of this moment.
@@ -128,7 +129,7 @@ func (h *Host) Stats() Stats {
 	h.mu.Lock()
 	n := len(h.sessions)
 	h.mu.Unlock()
-	return Stats{Sessions: n, Opened: h.opened.Load(), BudgetBytes: h.options.Budget.Total(), BudgetUsed: h.options.Budget.Used()}
+	return Stats{Sessions: n, Opened: h.opened.Load(), BudgetBytes: h.options.Budget.Total(), BudgetUsed: h.options.Budget.Used(), RingBytes: h.rings.Used()}
 }
 
 // Ended calls visit with each reason for which sessions end or were refused, and

@@ -181,7 +181,7 @@ func serveStress(d *Door, r *rand.Rand) error {
 			}
 			if !some {
 				if d.Bell.Wait() != nil {
-					return nil // closed
+					break
 				}
 			}
 			d.Disarm()
@@ -207,4 +207,5 @@ func serveStress(d *Door, r *rand.Rand) error {
 		pause(r)
 		d.Publish(extents, 0)
 	}
+	return nil
 }
