@@ -1,5 +1,7 @@
 // Package walsidecar is the client of a walsidecar: it appends records to streams
-// of a write-ahead log through the sidecar's Unix socket, and reads them back.
+// of a write-ahead log through a sidecar on the same host, and reads them back. Appends
+// go through shared memory where the sidecar offers it ([WithDoor]), everything else
+// through the sidecar's Unix socket.
 //
 // [Client.Append] returns once the record is durable. [Client.Submit] returns at
 // once with a [Ticket], so that one goroutine can keep many records in flight.
