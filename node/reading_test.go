@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -178,10 +179,12 @@ func TestFollow(t *testing.T) {
 		t.Fatalf("an empty stream: %+v", e)
 	}
 	for i := range 3 {
-		go d.send(one(s.ID, "record"))
+		var sent sync.WaitGroup
+		sent.Go(func() { d.send(one(s.ID, "record")) }) // while the follower waits
 		if e := nextEvent(t, c); e.Kind != reader.Records || e.Records[0].Offset != uint64(i) || string(e.Records[0].Payload) != "record" {
 			t.Fatalf("record %d: %+v", i, e)
 		}
+		sent.Wait()
 		d.acks()
 		if e := nextEvent(t, c); e.Kind != reader.CaughtUp {
 			t.Fatalf("after record %d: %+v", i, e)

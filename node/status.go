@@ -2,7 +2,6 @@ package node
 
 import (
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -140,7 +139,7 @@ func (n *Node) status() *Status {
 func (n *Node) state() string {
 	err := n.wal.Err()
 	switch {
-	case errors.Is(err, ringwal.ErrClosed):
+	case n.loop.closing != nil && n.loop.closing.told:
 		return "closed"
 	case err != nil:
 		return "failed"

@@ -175,12 +175,12 @@ func (n *connection) request(m encoder, want wire.Type, decode func(wire.Header,
 
 // exchange writes one message and reads its answer, before the goroutines run.
 func (n *connection) exchange(message []byte, want wire.Type, id uint64, decode func(wire.Header, []byte) error) error {
-	if _, err := n.net.Write(message); err != nil {
-		return err
-	}
+	_, werr := n.net.Write(message)
+	// A sidecar that turns a client away says why and closes, perhaps before it was
+	// written to: the reason is worth more than the broken pipe.
 	h, body, err := n.next()
 	if err != nil {
-		return err
+		return errors.Join(werr, err)
 	}
 	switch {
 	case h.Type == want && h.Request == id:

@@ -112,7 +112,7 @@ func (e *Error) cause() string {
 		return e.Err.Error()
 	}
 	if errno == syscall.EREMOTEIO {
-		return "the target refused (EREMOTEIO); some targets answer a reservation conflict so: see `walsidecar fence status`"
+		return "the target refused (EREMOTEIO); some targets answer a reservation conflict so: another host may hold the device"
 	}
 	if kind := kindOf(errno); kind != nil {
 		return fmt.Sprintf("%s (%s)", kind, errno)
