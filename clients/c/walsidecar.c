@@ -1,16 +1,18 @@
 /* walsidecar.c - the C client of a walsidecar. What it promises is in walsidecar.h,
  * what it speaks in docs/protocol.md.
  *
- * From top to bottom: errors, bytes, messages, the door, memory of what is in flight,
- * answers, the connection, waiting, and the functions of the header. Everything
- * below the door sees only bytes and messages. The door of this file is the Unix
- * socket: door_open, door_close, door_send and door_receive are all that knows it.
+ * From top to bottom: errors, bytes, messages, the doors, memory of what is in flight,
+ * answers, the connection, waiting, and the functions of the header. There are two
+ * doors: the Unix socket (door_...) carries everything, and appends go through a ring in
+ * shared memory (ring_...) where the sidecar has one for this connection.
  */
 #define _GNU_SOURCE
 
 #include "walsidecar.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -20,7 +22,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -48,6 +53,25 @@ enum {
     LONE_BYTES = 32 << 10          /* a lone append up to this size is written at once */
 };
 
+/* Shared memory (docs/protocol.md): limits, and offsets of the words. */
+enum {
+    FEATURE_SHM = 1,
+    LAYOUT = 1,                    /* version of the layout */
+    AREA_HEAD_BYTES = 4096,
+    MIN_RING_BYTES = 64 << 10,
+    MAX_RING_BYTES = 16 << 20,
+    ACKS = 8192,                   /* entries of the completion area */
+    ACK_BYTES = 64,
+    COMPLETION_BYTES = AREA_HEAD_BYTES + ACKS * ACK_BYTES,
+    FILES = 3,                     /* submission, completion, eventfd */
+    SUBMISSION_TAIL = 128, SUBMISSION_ACK_WANTED = 256,
+    COMPLETION_SLEEP = 512, COMPLETION_ACKS = 640, COMPLETION_WAKE = 768
+};
+
+#define SUBMISSION_MAGIC UINT64_C(0x42555344534C4157) /* the bytes WALSDSUB */
+#define COMPLETION_MAGIC UINT64_C(0x4C504344534C4157) /* the bytes WALSDCPL */
+#define FIRST_RING_REQUEST (UINT64_C(1) << 63 | 1)
+
 #define MS INT64_C(1000000)
 #define SECOND (1000 * MS)
 #define NEVER INT64_MAX
@@ -57,6 +81,11 @@ enum {
 #define RECONNECT_LONGEST_NS SECOND
 #define RETRY_FIRST_NS (10 * MS)       /* pause before what was refused is sent again */
 #define RETRY_LONGEST_NS SECOND
+#define SPIN_NS INT64_C(50000)         /* how long WAL_WAIT_SPIN looks before it sleeps */
+#define ADAPTIVE_NS INT64_C(10000)     /* the longest that WAL_WAIT_ADAPTIVE looks */
+#define SLEEP_NS MS                    /* one sleep on the acks: the socket wants a look too */
+enum { PROBE_EVERY = 64,               /* waits after which looking is tried again */
+       SOCKET_EVERY = 16 };            /* rounds with acks after which the socket gets a look */
 
 /* ---- Errors ---------------------------------------------------------------- */
 
@@ -439,12 +468,12 @@ static void map_clear(struct map *m)
 enum { VERSION = 1 };                      /* the lowest and the highest that this client speaks */
 
 enum type {
-    HELLO = 1, PING = 2, STATUS = 3, APPEND = 8,
+    HELLO = 1, PING = 2, STATUS = 3, SHM_OPEN = 4, PAD = 5, APPEND = 8,
     STREAM_OPEN = 16, STREAM_SEAL = 17, STREAM_DELETE = 18, STREAM_TOKEN = 19,
     STREAM_TRIM = 20, STREAM_STAT = 21, STREAM_LIST = 22,
     PRODUCER_OPEN = 24, PRODUCER_GET = 25, PRODUCER_REMOVE = 26,
     READ = 32, REPLAY = 33, CREDIT = 34, CANCEL = 35,
-    WELCOME = 64, GOODBYE = 65, PONG = 66, STATUS_JSON = 67, ERROR_MESSAGE = 68,
+    WELCOME = 64, GOODBYE = 65, PONG = 66, STATUS_JSON = 67, ERROR_MESSAGE = 68, SHM_INFO = 69,
     APPEND_ACK = 72, APPEND_RESULT = 73,
     STREAM_INFO = 80, STREAM_PAGE = 81, TRIMMED = 82, PRODUCER_INFO = 88,
     RECORDS = 96, REPLAY_BATCHES = 97, GAP = 98, CAUGHT_UP = 99, HEARTBEAT = 100, END = 101
@@ -882,6 +911,24 @@ static bool decode_producer_info(const struct header *h, struct scan s, struct p
     return done(&s) && (h->flags & ~(FLAG_CREATED | FLAG_REMOVED)) == 0;
 }
 
+struct shm_info {
+    uint16_t layout;
+    uint32_t max_message_bytes, max_requests;
+    uint64_t ring_bytes, completion_bytes;
+};
+
+static bool decode_shm_info(const struct header *h, struct scan s, struct shm_info *m)
+{
+    m->layout = get16(&s);
+    zero(&s, 2);
+    m->max_message_bytes = get32(&s);
+    m->max_requests = get32(&s);
+    zero(&s, 4);
+    m->ring_bytes = get64(&s);
+    m->completion_bytes = get64(&s);
+    return done(&s) && h->flags == 0;
+}
+
 /* decode_batches reads the fixed part of Records (names is 0) or ReplayBatches; the
  * names and then the records follow. */
 static bool decode_batches(const struct header *h, struct scan *s, uint32_t *records, uint32_t *names)
@@ -960,6 +1007,21 @@ struct chunk {
     size_t sent;   /* of length, taken by the door */
     size_t live;   /* messages that may be needed again */
     bool queued;
+    struct outgoing *home;
+};
+
+/* ring is the shared memory of a connection: this client's ends of both areas. */
+struct ring {
+    unsigned char *submission, *completion;
+    size_t size, max_message, max_requests; /* bytes of the ring; limits */
+    int bell;                /* eventfd that wakes the sidecar */
+    uint64_t position, free; /* end of the newest message; everything below free may be overwritten */
+    uint64_t next_id;        /* of the next message */
+    uint64_t taken;          /* acks */
+    uint32_t kicked;         /* the sidecar's sleep that it was kicked out of last */
+    uint32_t slept;          /* generation of this client's sleep; odd while it sleeps */
+    int64_t budget;          /* how long looking for acks pays */
+    unsigned waits, rounds;
 };
 
 /* outgoing is the memory of all that was submitted and not answered: what is to be
@@ -1015,6 +1077,7 @@ struct request {
     uint64_t serial;
     struct chunk *chunk;        /* where the message is */
     size_t at, size;
+    uint64_t end;               /* of the message in the ring of this connection; 0: not there */
     uint64_t id;                /* on this connection; 0: it was not put on one */
     uint64_t sequence;          /* under the session producer; 0: it has a named one */
     size_t slots;               /* of the session producer's window */
@@ -1122,7 +1185,7 @@ struct wal_read {
     char stream[WAL_MAX_NAME + 1];
 };
 
-enum state { DOWN, INTRODUCING, ASKING_PRODUCER, OPENING_PRODUCER, UP };
+enum state { DOWN, INTRODUCING, OPENING_RING, CLAIMING, ASKING_PRODUCER, OPENING_PRODUCER, UP };
 
 enum { STREAM_ROWS = 1024 };
 
@@ -1134,6 +1197,8 @@ struct wal {
     size_t in_flight_bytes;
     int64_t give_up_ns;
     bool wait_while_full;
+    int door, waiting;       /* of enum wal_door and wal_waiting */
+    bool alone;              /* the machine has one processor: looking for acks never pays */
 
     int ended;               /* why the client ended; 0 while it lives */
     struct failure end;      /* the same */
@@ -1142,6 +1207,10 @@ struct wal {
     wal_error error;
 
     int socket;              /* the door; -1: closed */
+    struct ring *ring;       /* of this connection; NULL: appends go over the socket */
+    int files[FILES];        /* descriptors that came with the newest bytes */
+    size_t file_count;
+    struct producer_ref *claiming;
     enum state state;
     bool known;              /* there was a connection before */
     bool crowded;            /* the newest attempt failed because many connect at once */
@@ -1156,6 +1225,7 @@ struct wal {
     bool renewed;
 
     struct outgoing out;
+    struct outgoing copies;  /* of what was written into the ring: its memory ends with the session */
     struct flight flight;
     uint64_t submitted, batches;
     struct session_producer producer;
@@ -1240,12 +1310,45 @@ static ssize_t door_send(wal *w, struct iovec *segments, size_t count)
     }
 }
 
+/* keep_files takes the descriptors of a message: those that are awaited are kept. */
+static void keep_files(wal *w, struct msghdr *message)
+{
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c != NULL; c = CMSG_NXTHDR(message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < n; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+            if (w->state == OPENING_RING && w->file_count < FILES)
+                w->files[w->file_count++] = fd;
+            else
+                close(fd);
+        }
+    }
+}
+
+static void close_files(wal *w)
+{
+    while (w->file_count > 0)
+        close(w->files[--w->file_count]);
+}
+
 /* door_receive takes what there is: the bytes, -EAGAIN if there is nothing, -EPIPE at
  * the end, or -errno. */
 static ssize_t door_receive(wal *w, unsigned char *to, size_t capacity)
 {
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * FILES * sizeof(int))];
+    } control;
+    struct iovec segment = { to, capacity };
     for (;;) {
-        ssize_t n = recv(w->socket, to, capacity, MSG_DONTWAIT);
+        struct msghdr message = { .msg_iov = &segment, .msg_iovlen = 1, .msg_control = &control,
+                                  .msg_controllen = sizeof control };
+        ssize_t n = recvmsg(w->socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n >= 0)
+            keep_files(w, &message);
         if (n > 0)
             return n;
         if (n == 0)
@@ -1257,10 +1360,172 @@ static ssize_t door_receive(wal *w, unsigned char *to, size_t capacity)
     }
 }
 
+/* ---- The door for appends: a ring in shared memory ------------------------------ */
+
+static _Atomic uint64_t *word64(unsigned char *area, size_t at) { return (_Atomic uint64_t *)(void *)(area + at); }
+static _Atomic uint32_t *word32(unsigned char *area, size_t at) { return (_Atomic uint32_t *)(void *)(area + at); }
+
+static void ring_close(struct ring *d)
+{
+    if (d == NULL)
+        return;
+    if (d->submission != NULL)
+        munmap(d->submission, AREA_HEAD_BYTES + d->size);
+    if (d->completion != NULL)
+        munmap(d->completion, COMPLETION_BYTES);
+    if (d->bell >= 0)
+        close(d->bell);
+    free(d);
+}
+
+/* map_area maps a file that must have exactly this size, for ever, and this head. */
+static unsigned char *map_area(int fd, size_t data_bytes, int protection, uint64_t magic)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    size_t size = AREA_HEAD_BYTES + data_bytes;
+    if (fstat(fd, &st) < 0 || st.st_size != (off_t)size || seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+        return NULL;
+    unsigned char *area = mmap(NULL, size, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (area == MAP_FAILED)
+        return NULL;
+    if (load64(area) == magic && load16(area + 8) == LAYOUT && load32(area + 12) == AREA_HEAD_BYTES &&
+        load64(area + 16) == data_bytes)
+        return area;
+    munmap(area, size);
+    return NULL;
+}
+
+/* ring_open maps what the sidecar handed over; NULL if it is not what the protocol says,
+ * or cannot be mapped. It takes the descriptors. */
+static struct ring *ring_open(wal *w, const struct shm_info *info)
+{
+    struct ring *d = w->file_count == FILES ? calloc(1, sizeof *d) : NULL;
+    uint64_t size = info->ring_bytes;
+    if (d == NULL || info->layout != LAYOUT || size < MIN_RING_BYTES || size > MAX_RING_BYTES ||
+        (size & (size - 1)) != 0 || info->completion_bytes != COMPLETION_BYTES || info->max_message_bytes > size / 4 ||
+        info->max_requests == 0 || info->max_requests > ACKS) {
+        close_files(w);
+        free(d);
+        return NULL;
+    }
+    d->bell = w->files[2];
+    d->size = (size_t)size;
+    d->max_message = info->max_message_bytes;
+    d->max_requests = info->max_requests;
+    d->next_id = FIRST_RING_REQUEST;
+    d->submission = map_area(w->files[0], d->size, PROT_READ | PROT_WRITE, SUBMISSION_MAGIC);
+    d->completion = map_area(w->files[1], COMPLETION_BYTES - AREA_HEAD_BYTES, PROT_READ, COMPLETION_MAGIC);
+    close(w->files[0]);
+    close(w->files[1]);
+    w->file_count = 0;
+    if (d->submission == NULL || d->completion == NULL) {
+        ring_close(d);
+        return NULL;
+    }
+    return d;
+}
+
+/* ring_pad is how many bytes are left unused before a message of n bytes. */
+static size_t ring_pad(const struct ring *d, size_t n)
+{
+    size_t left = d->size - (size_t)(d->position & (d->size - 1));
+    return left < n ? left : 0;
+}
+
+static bool ring_fits(const struct ring *d, size_t n)
+{
+    return n <= d->max_message && (size_t)(d->position - d->free) + ring_pad(d, n) + n <= d->size;
+}
+
+/* ring_put writes a message that fits, and returns the position behind it. */
+static uint64_t ring_put(struct ring *d, const unsigned char *message, size_t n)
+{
+    unsigned char *ring = d->submission + AREA_HEAD_BYTES;
+    size_t pad = ring_pad(d, n);
+    if (pad > 0) { /* it can be 8 bytes long: the rest of its header is not written */
+        store(ring + (d->position & (d->size - 1)), pad | (uint64_t)PAD << 32, 8);
+        d->position += pad;
+    }
+    memcpy(ring + (d->position & (d->size - 1)), message, n);
+    return d->position += n;
+}
+
+/* ring_publish shows the sidecar what was written, and wakes it if it sleeps: once per
+ * sleep. The store and the load are sequentially consistent: either the sidecar's last
+ * look sees the tail, or this load sees its sleep. */
+static void ring_publish(struct ring *d)
+{
+    atomic_store(word64(d->submission, SUBMISSION_TAIL), d->position);
+    uint32_t sleep = atomic_load(word32(d->completion, COMPLETION_SLEEP));
+    if ((sleep & 1) == 0 || sleep == d->kicked)
+        return;
+    d->kicked = sleep;
+    uint64_t one = 1;
+    while (write(d->bell, &one, sizeof one) < 0 && errno == EINTR)
+        continue; /* a full counter has been rung already */
+}
+
+static bool ring_any(const struct ring *d) { return atomic_load(word64(d->completion, COMPLETION_ACKS)) != d->taken; }
+
+/* ring_free gives up everything below position: its outcome is known here. */
+static void ring_free(struct ring *d, uint64_t position)
+{
+    d->free = max_u64(d->free, min_u64(position, d->position));
+}
+
+static bool ring_poll(const struct ring *d, int64_t ns)
+{
+    for (int64_t until = clock_ns() + ns;;) {
+        for (int i = 0; i < 32; i++)
+            if (ring_any(d))
+                return true;
+        if (clock_ns() >= until)
+            return false;
+    }
+}
+
+/* ring_look looks for acks without sleeping, as long as that pays. */
+static bool ring_look(struct ring *d, int waiting, bool alone)
+{
+    if (ring_any(d))
+        return true;
+    if (waiting == WAL_WAIT_SPIN)
+        return ring_poll(d, SPIN_NS);
+    if (waiting == WAL_WAIT_BLOCK || alone)
+        return false;
+    d->waits++;
+    if (d->budget == 0) {
+        if (d->waits % PROBE_EVERY != 0)
+            return false;
+        d->budget = ADAPTIVE_NS;
+    }
+    if (ring_poll(d, d->budget)) {
+        d->budget = ADAPTIVE_NS;
+        return true;
+    }
+    d->budget = d->budget > 2000 ? d->budget / 2 : 0;
+    return false;
+}
+
+/* ring_sleep sleeps until there are acks, for at most ns. */
+static void ring_sleep(struct ring *d, int64_t ns)
+{
+    _Atomic uint32_t *wake = word32(d->completion, COMPLETION_WAKE);
+    _Atomic uint32_t *wanted = word32(d->submission, SUBMISSION_ACK_WANTED);
+    struct timespec t = { .tv_sec = (time_t)(ns / SECOND), .tv_nsec = (long)(ns % SECOND) };
+    uint32_t was = atomic_load(wake);
+    atomic_store(wanted, ++d->slept);
+    if (!ring_any(d))
+        syscall(SYS_futex, (void *)wake, FUTEX_WAIT, was, &t, NULL, 0); /* shared between processes: not private */
+    atomic_store(wanted, ++d->slept);
+}
+
 /* ---- Memory of outgoing messages --------------------------------------------- */
 
-static void recycle_chunk(struct outgoing *o, struct chunk *c)
+static void recycle_chunk(struct chunk *c)
 {
+    struct outgoing *o = c->home;
     if (c->queued || c->live > 0)
         return;
     if (c->capacity != CHUNK_BYTES || o->spares >= FREE_CHUNKS) {
@@ -1274,10 +1539,10 @@ static void recycle_chunk(struct outgoing *o, struct chunk *c)
     o->spares++;
 }
 
-static void release_chunk(struct outgoing *o, struct chunk *c)
+static void release_chunk(struct chunk *c)
 {
     c->live--;
-    recycle_chunk(o, c);
+    recycle_chunk(c);
 }
 
 /* leave_queue takes the first chunk out. */
@@ -1288,7 +1553,7 @@ static void leave_queue(struct outgoing *o)
     if (o->first == NULL)
         o->last = NULL;
     c->queued = false;
-    recycle_chunk(o, c);
+    recycle_chunk(c);
 }
 
 static struct chunk *new_chunk(struct outgoing *o, size_t n)
@@ -1325,6 +1590,7 @@ static struct chunk *reserve(struct outgoing *o, size_t n)
     if (c == NULL)
         return NULL;
     c->next = NULL;
+    c->home = o;
     c->queued = true;
     if (o->last != NULL)
         o->last->next = c;
@@ -1342,6 +1608,25 @@ static void restart(struct outgoing *o)
         leave_queue(o);
     }
     o->unsent = 0;
+}
+
+/* claim_message takes the n bytes that were written at the end of a chunk for a message
+ * that may have to be sent again. */
+static void claim_message(struct outgoing *o, struct chunk *c, size_t n)
+{
+    c->length += n;
+    c->live++;
+    o->unsent += n;
+}
+
+/* claim_copy does it for a copy of what is in the ring: nothing else sends it. */
+static void claim_copy(struct outgoing *copies, struct chunk *c, size_t n)
+{
+    c->length += n;
+    c->sent = c->length;
+    c->live++;
+    while (copies->first != copies->last)
+        leave_queue(copies);
 }
 
 /* put_message queues a message that need not be sent again. */
@@ -1431,6 +1716,22 @@ static struct producer_ref *find_producer(wal *w, const char *name)
         if (strcmp(p->name, name) == 0)
             return p;
     return NULL;
+}
+
+/* learn_producer notes the id of a named producer; false without memory. */
+static bool learn_producer(wal *w, const char *name, uint64_t id)
+{
+    struct producer_ref *p = find_producer(w, name);
+    if (p == NULL) {
+        p = calloc(1, sizeof *p);
+        if (p == NULL)
+            return false;
+        copy_text(p->name, sizeof p->name, name, strlen(name));
+        p->next = w->producers;
+        w->producers = p;
+    }
+    p->id = id;
+    return true;
 }
 
 /* forget_producers forgets one named producer, or all. */
@@ -1543,7 +1844,7 @@ static void settle_request(wal *w, struct request *r, const wal_result *result, 
 {
     struct pending *p = r->pending;
     r->pending = NULL;
-    release_chunk(&w->out, r->chunk);
+    release_chunk(r->chunk);
     r->chunk = NULL;
     free_targets(r);
     if (result != NULL)
@@ -1722,6 +2023,14 @@ static void refused(wal *w, struct request *r, struct failure *f)
 
 static void end_client(wal *w, const struct failure *why);
 
+/* append_id returns the id of the next append on the present connection. */
+static uint64_t append_id(wal *w)
+{
+    if (w->state != UP)
+        return 0;
+    return w->ring != NULL ? w->ring->next_id++ : w->next_id++;
+}
+
 static void out_of_memory(wal *w)
 {
     struct failure f;
@@ -1737,6 +2046,9 @@ static bool rebuild(wal *w)
     struct flight *f = &w->flight;
     uint64_t keep = f->head;
     bool complete = true;
+    struct ring *d = w->state == UP ? w->ring : NULL;
+    if (d != NULL)
+        ring_free(d, d->position); /* all of it was answered */
     f->bytes = f->slots = 0;
     w->producer.next = w->producer.used_up + 1;
     for (uint64_t number = f->head; number < f->tail; number++) {
@@ -1749,10 +2061,11 @@ static bool rebuild(wal *w)
             w->producer.next = max_u64(w->producer.next, r.sequence + 1);
         }
         r.held = false;
-        r.id = w->state == UP ? w->next_id++ : 0;
-        struct chunk *c = reserve(&w->out, r.size);
+        r.id = append_id(w);
+        struct chunk *c = reserve(d != NULL ? &w->copies : &w->out, r.size);
         if (c != NULL) {
-            unsigned char *message = c->buf + c->length;
+            size_t at = c->length;
+            unsigned char *message = c->buf + at;
             memcpy(message, r.chunk->buf + r.at, r.size);
             store(message + AT_REQUEST, r.id, 8);
             if (r.sequence != 0) {
@@ -1760,12 +2073,16 @@ static bool rebuild(wal *w)
                 store(message + AT_SEQUENCE, r.sequence, 8);
                 store(message + AT_ACKED, w->producer.acked, 8);
             }
-            release_chunk(&w->out, r.chunk);
+            release_chunk(r.chunk);
             r.chunk = c;
-            r.at = c->length;
-            c->length += r.size;
-            c->live++;
-            w->out.unsent += r.size;
+            r.at = at;
+            r.end = 0;
+            if (d != NULL) {
+                r.end = ring_put(d, message, r.size);
+                claim_copy(&w->copies, c, r.size);
+            } else {
+                claim_message(&w->out, c, r.size);
+            }
         } else {
             complete = false;
         }
@@ -1775,6 +2092,8 @@ static bool rebuild(wal *w)
     }
     f->tail = keep;
     f->next = f->head;
+    if (d != NULL)
+        ring_publish(d);
     end_stall(w);
     return complete;
 }
@@ -1811,6 +2130,8 @@ static void settle(wal *w)
         w->producer.acked = max_u64(w->producer.acked, min_u64(r->sequence, w->producer.used_up) + 1);
         f->bytes -= r->size;
         f->slots -= r->slots;
+        if (w->ring != NULL)
+            ring_free(w->ring, r->end);
         *r = (struct request){ 0 };
         f->head++;
         f->next = max_u64(f->next, f->head);
@@ -1850,6 +2171,29 @@ static bool broken(wal *w, const char *what)
     return false;
 }
 
+/* acked gives the requests of an extent their results. */
+static bool acked(wal *w, const struct extent *x)
+{
+    for (uint32_t i = 0; i < x->requests; i++) {
+        struct request *r = awaited(w, x->request + i);
+        if (r == NULL)
+            return broken(w, "an ack for a request that is not awaited");
+        wal_result result = { .offset = x->offset + (uint64_t)i * x->records,
+                              .position = x->position + (uint64_t)i * x->step };
+        wal_placed *placed = NULL;
+        if (r->target_count > 0) {
+            placed = malloc(sizeof *placed);
+            if (placed != NULL) {
+                *placed = (wal_placed){ x->stream, result.offset, x->records, r->targets[0].entry };
+                result.placed_count = 1;
+            }
+        }
+        succeed(w, r, &result, placed);
+    }
+    saw_durable(w, x->position + (uint64_t)(x->requests - 1) * x->step);
+    return true;
+}
+
 static bool handle_ack(wal *w, const struct header *h, struct scan s)
 {
     uint32_t count;
@@ -1859,25 +2203,38 @@ static bool handle_ack(wal *w, const struct header *h, struct scan s)
         struct extent x;
         if (!decode_extent(&s, &x))
             return broken(w, "an extent of append_ack");
-        for (uint32_t i = 0; i < x.requests; i++) {
-            struct request *r = awaited(w, x.request + i);
-            if (r == NULL)
-                return broken(w, "append_ack for a request that is not awaited");
-            wal_result result = { .offset = x.offset + (uint64_t)i * x.records,
-                                  .position = x.position + (uint64_t)i * x.step };
-            wal_placed *placed = NULL;
-            if (r->target_count > 0) {
-                placed = malloc(sizeof *placed);
-                if (placed != NULL) {
-                    *placed = (wal_placed){ x.stream, result.offset, x.records, r->targets[0].entry };
-                    result.placed_count = 1;
-                }
-            }
-            succeed(w, r, &result, placed);
-        }
-        saw_durable(w, x.position + (uint64_t)(x.requests - 1) * x.step);
+        if (!acked(w, &x))
+            return false;
     }
     settle(w);
+    return true;
+}
+
+/* take_acks takes the acks that are in shared memory; whether there were any. What is
+ * wrong with them ends the connection soon. */
+static bool take_acks(wal *w)
+{
+    struct ring *d = w->ring;
+    if (d == NULL)
+        return false;
+    uint64_t acks = atomic_load(word64(d->completion, COMPLETION_ACKS));
+    if (acks == d->taken)
+        return false;
+    bool well = acks - d->taken <= ACKS || broken(w, "more acks than there can be");
+    for (; well && d->taken != acks; d->taken++) {
+        struct scan s = { .b = d->completion + AREA_HEAD_BYTES + d->taken % ACKS * ACK_BYTES, .n = ACK_BYTES };
+        struct extent x;
+        x.request = get64(&s);
+        x.stream = get64(&s);
+        x.offset = get64(&s);
+        x.position = get64(&s);
+        x.requests = get32(&s);
+        x.records = get32(&s);
+        x.step = get32(&s);
+        well = x.requests > 0 && x.records > 0 ? acked(w, &x) : broken(w, "an ack in shared memory");
+    }
+    settle(w);
+    w->drop = w->drop || !well;
     return true;
 }
 
@@ -2009,15 +2366,8 @@ static bool learn(wal *w, struct call *k, const struct header *h, struct scan s)
         w->producer = (struct session_producer){ .id = info.id, .next = 1, .window = info.window };
         return true;
     }
-    struct producer_ref *p = calloc(1, sizeof *p);
-    if (p == NULL) {
+    if (!learn_producer(w, k->name, info.id))
         out_of_memory(w);
-        return true;
-    }
-    p->id = info.id;
-    memcpy(p->name, k->name, sizeof p->name);
-    p->next = w->producers;
-    w->producers = p;
     return true;
 }
 
@@ -2163,7 +2513,54 @@ static bool open_producer_anew(wal *w)
 
 static bool install(wal *w, const struct producer_info *renewed);
 
-/* welcomed goes on after Welcome: what became of the session's producer? */
+/* ask_session_producer goes on with the producer of this client: what became of it? */
+static bool ask_session_producer(wal *w)
+{
+    unsigned char message[SMALL_MESSAGE_BYTES];
+    if (w->producer.id == 0)
+        return install(w, NULL);
+    if (w->producer.renew)
+        return open_producer_anew(w);
+    w->state = ASKING_PRODUCER;
+    return say(w, message, encode_producer_get(message, w->next_id++, w->producer.id, ""));
+}
+
+/* claim opens the named producers that this client appends under anew, one by one: what an
+ * earlier connection left on its way is refused from here on, and may be sent again. */
+static bool claim(wal *w)
+{
+    unsigned char message[SMALL_MESSAGE_BYTES];
+    if (w->claiming == NULL)
+        return ask_session_producer(w);
+    w->state = CLAIMING;
+    return say(w, message, encode_producer_open(message, w->next_id++, 0, w->claiming->name));
+}
+
+/* ring_answered goes on after the answer to ShmOpen. Without shared memory the connection
+ * goes on over the socket, unless the client insists. */
+static bool ring_answered(wal *w, const struct header *h, struct scan s)
+{
+    struct shm_info info;
+    struct failure f;
+    uint64_t stream;
+    if (h->type == SHM_INFO) {
+        if (!decode_shm_info(h, s, &info))
+            return broken(w, "shm_info");
+        w->ring = ring_open(w, &info);
+        if (w->ring == NULL)
+            fail_with(&f, -WAL_UNSUPPORTED, "", "the shared memory of the sidecar cannot be used");
+    } else if (h->type != ERROR_MESSAGE || !decode_error(h, s, &f, &stream)) {
+        return broken(w, "not an answer to shm_open");
+    }
+    close_files(w);
+    if (w->ring == NULL && (w->door == WAL_DOOR_SHM || (f.code != -WAL_OUT_OF_MEMORY && f.code != -WAL_UNSUPPORTED))) {
+        w->lost = f;
+        return false;
+    }
+    return claim(w);
+}
+
+/* welcomed goes on after Welcome. */
 static bool welcomed(wal *w, const struct header *h, struct scan s)
 {
     unsigned char message[SMALL_MESSAGE_BYTES];
@@ -2180,12 +2577,17 @@ static bool welcomed(wal *w, const struct header *h, struct scan s)
         return false;
     }
     w->next_id = 1;
-    if (w->producer.id == 0)
-        return install(w, NULL);
-    if (w->producer.renew)
-        return open_producer_anew(w);
-    w->state = ASKING_PRODUCER;
-    return say(w, message, encode_producer_get(message, w->next_id++, w->producer.id, ""));
+    w->claiming = w->producers;
+    bool offered = (w->offered.features & FEATURE_SHM) != 0;
+    if (w->door == WAL_DOOR_SHM && !offered) {
+        fail_with(&w->lost, -WAL_UNSUPPORTED, "", "the sidecar offers no shared memory");
+        return false;
+    }
+    if (w->door == WAL_DOOR_SOCKET || !offered)
+        return claim(w);
+    uint64_t ring_bytes = 0; /* as large as the sidecar likes */
+    w->state = OPENING_RING;
+    return say(w, message, encode_numbers(message, SHM_OPEN, 0, w->next_id++, &ring_bytes, 1));
 }
 
 static bool introduce(wal *w, const struct header *h, struct scan s)
@@ -2197,9 +2599,16 @@ static bool introduce(wal *w, const struct header *h, struct scan s)
         return welcomed(w, h, s);
     if (w->state == INTRODUCING || h->request != w->next_id - 1)
         return broken(w, "not an answer to the introduction");
+    if (w->state == OPENING_RING)
+        return ring_answered(w, h, s);
     if (h->type == PRODUCER_INFO) {
         if (!decode_producer_info(h, s, &info) || info.id == 0)
             return broken(w, "producer_info");
+        if (w->state == CLAIMING) {
+            w->claiming->id = info.id;
+            w->claiming = w->claiming->next;
+            return claim(w);
+        }
         if (w->state == OPENING_PRODUCER)
             return install(w, &info);
         /* A last sequence that was never sent is the work of somebody else. */
@@ -2279,6 +2688,18 @@ static void renew_producer(wal *w, const struct producer_info *info)
     }
 }
 
+/* ring_takes says whether everything in flight could be put into the empty ring. */
+static bool ring_takes(const wal *w, const struct ring *d)
+{
+    const struct flight *f = &w->flight;
+    if (f->bytes > d->size - d->max_message || flight_length(f) > d->max_requests)
+        return false;
+    for (uint64_t number = f->head; number < f->tail; number++)
+        if (f->ring[number & f->mask].size > d->max_message)
+            return false;
+    return true;
+}
+
 /* install makes the new connection the one in use: everything unanswered is put on
  * it, in order. */
 static bool install(wal *w, const struct producer_info *renewed)
@@ -2297,6 +2718,10 @@ static bool install(wal *w, const struct producer_info *renewed)
     if (renewed != NULL)
         renew_producer(w, renewed);
     restart(&w->out);
+    if (w->ring != NULL && !ring_takes(w, w->ring)) {
+        ring_close(w->ring); /* a connection without shared memory has admitted it */
+        w->ring = NULL;
+    }
     if (!rebuild(w)) {
         out_of_memory(w);
         return false;
@@ -2316,6 +2741,8 @@ static void uninstall(wal *w)
 {
     struct flight *f = &w->flight;
     w->state = DOWN;
+    ring_close(w->ring);
+    w->ring = NULL;
     for (; f->next < f->tail; f->next++) {
         struct request *r = flight_at(f, f->next);
         if (answered(r))
@@ -2361,6 +2788,17 @@ static void disconnected(wal *w)
 {
     bool was_up = w->state == UP;
     door_close(w);
+    close_files(w);
+    if (was_up) {
+        struct failure why = w->lost;
+        take_acks(w); /* those that came before the end */
+        w->lost = why;
+        if (w->ended != 0)
+            return;
+    } else {
+        ring_close(w->ring);
+        w->ring = NULL;
+    }
     w->in_length = 0;
     w->drop = false;
     w->ping_at = NEVER;
@@ -2396,8 +2834,15 @@ static void end_client(wal *w, const struct failure *why)
     w->end = *why;
     w->lost = *why;
     door_close(w);
-    if (w->state == UP)
+    close_files(w);
+    if (w->state == UP) {
+        take_acks(w);
+        w->lost = *why;
         uninstall(w);
+    } else {
+        ring_close(w->ring);
+        w->ring = NULL;
+    }
     w->state = DOWN;
     struct flight *f = &w->flight;
     for (uint64_t number = f->head; number < f->tail; number++) {
@@ -2438,7 +2883,8 @@ static void connect_now(wal *w)
     w->in_length = 0;
     w->handshake_by = w->now + HANDSHAKE_NS;
     memset(&w->lost, 0, sizeof w->lost);
-    if (!say(w, message, encode_hello(message, VERSION, VERSION, 0, w->log, w->name)))
+    uint64_t features = w->door != WAL_DOOR_SOCKET ? FEATURE_SHM : 0;
+    if (!say(w, message, encode_hello(message, VERSION, VERSION, features, w->log, w->name)))
         disconnected(w);
 }
 
@@ -2669,11 +3115,24 @@ static void pump(wal *w, int64_t deadline)
     w->now = clock_ns();
     run_timers(w);
     bool waiting = w->now < deadline;
+    bool acks = take_acks(w);
+    if (acks && w->ring != NULL && ++w->ring->rounds % SOCKET_EVERY != 0 && !w->drop && w->out.unsent == 0)
+        return;
+    waiting = waiting && !acks;
     if (w->ended != 0 || move_bytes(w, !waiting) || !waiting || w->ended != 0)
         return;
     int64_t until = next_timer(w);
     if (until > deadline)
         until = deadline;
+    if (w->state == UP && w->ring != NULL && w->flight.next < w->flight.tail) {
+        /* One thread cannot sleep on the acks and on the socket: it looks at the socket in turns. */
+        if (!ring_look(w->ring, w->waiting, w->alone))
+            ring_sleep(w->ring, until - w->now < SLEEP_NS ? (until > w->now ? until - w->now : 0) : SLEEP_NS);
+        w->now = clock_ns();
+        if (!take_acks(w) || w->drop)
+            move_bytes(w, true);
+        return;
+    }
     struct pollfd p = { .fd = w->socket, .events = POLLIN };
     if (w->state == UP && w->out.unsent > 0)
         p.events |= POLLOUT;
@@ -2693,7 +3152,8 @@ static bool has_room(const wal *w, size_t size, size_t slots)
 {
     const struct flight *f = &w->flight;
     size_t length = flight_length(f);
-    if (w->stall.active)
+    const struct ring *d = w->state == UP ? w->ring : NULL;
+    if (w->stall.active || (d != NULL && !ring_fits(d, size)))
         return false;
     if (length == 0)
         return true;
@@ -2701,6 +3161,10 @@ static bool has_room(const wal *w, size_t size, size_t slots)
     if (requests > w->in_flight)
         requests = w->in_flight;
     uint64_t bytes = min_u64(w->in_flight_bytes, max_u64(w->limits.max_request_bytes, 1));
+    if (d != NULL) { /* all of it could be written once more behind itself, with a pad */
+        requests = (size_t)min_u64(requests, d->max_requests);
+        bytes = min_u64(bytes, d->size - d->max_message);
+    }
     size_t window = w->producer.window > 0 ? w->producer.window : w->in_flight;
     return length < requests && f->bytes + size <= bytes && f->slots + slots <= window;
 }
@@ -2835,7 +3299,9 @@ static void free_client(wal *w)
         while (w->rows[i] != NULL)
             forget_stream(w, w->rows[i]);
     forget_producers(w, NULL);
+    ring_close(w->ring);
     free_chunks(&w->out);
+    free_chunks(&w->copies);
     int fds[] = { w->event, w->signal, w->timer };
     for (size_t i = 0; i < 3; i++)
         if (fds[i] >= 0)
@@ -2864,6 +3330,9 @@ static wal *new_client(const char *path, const wal_opts *o)
     copy_text(w->address.sun_path, sizeof w->address.sun_path, path, strlen(path));
     const char *name = o->name != NULL ? o->name : program_invocation_short_name;
     copy_text(w->name, sizeof w->name, name, strlen(name));
+    w->door = o->door;
+    w->waiting = o->waiting;
+    w->alone = sysconf(_SC_NPROCESSORS_ONLN) <= 1;
     if (o->log != NULL)
         copy_text(w->log, sizeof w->log, o->log, strlen(o->log));
     w->in_flight = o->in_flight > 0 ? o->in_flight : WAL_DEFAULT_IN_FLIGHT;
@@ -2908,6 +3377,8 @@ int wal_open(wal **out, const char *path, const wal_opts *opts)
         return open_failed(&o, -EINVAL, "no path of a socket");
     if (strlen(path) >= sizeof ((struct sockaddr_un *)0)->sun_path)
         return open_failed(&o, -EINVAL, "the path of a Unix socket has at most 107 bytes");
+    if (o.door < WAL_DOOR_AUTO || o.door > WAL_DOOR_SOCKET || o.waiting < WAL_WAIT_ADAPTIVE || o.waiting > WAL_WAIT_BLOCK)
+        return open_failed(&o, -EINVAL, "no such door, or way of waiting");
     if (o.log != NULL && strlen(o.log) > MAX_NODE_BYTES)
         return open_failed(&o, -EINVAL, "the log selector has at most 63 bytes");
     wal *w = new_client(path, &o);
@@ -2960,6 +3431,7 @@ void wal_get_log_info(const wal *w, wal_log_info *info)
     info->not_durable = m->not_durable;
     memcpy(info->node, m->node, sizeof info->node);
     memcpy(info->server, m->server, sizeof info->server);
+    info->shared_memory = w->ring != NULL;
 }
 
 const wal_error *wal_last_error(const wal *w)
@@ -3118,6 +3590,8 @@ static int resolve(wal *w, struct appending *a)
         s->batch = w->batches;
     }
     size_t limit = (size_t)min_u64(w->limits.max_message_bytes, MAX_MESSAGE_BYTES);
+    if (w->state == UP && w->ring != NULL)
+        limit = (size_t)min_u64(limit, w->ring->max_message);
     size_t window = w->producer.window > 0 ? w->producer.window : w->in_flight;
     a->slots = a->o.producer != NULL ? 0 : a->distinct;
     if (a->size > limit)
@@ -3133,19 +3607,22 @@ static int enqueue(wal *w, struct appending *a, wal_ticket *ticket)
     struct request r = { .size = a->size, .slots = a->slots };
     if (a->batch && (r.targets = malloc(a->distinct * sizeof *r.targets)) == NULL)
         return FAIL(w, -ENOMEM, "", "append: no memory for a batch");
-    struct chunk *c = reserve(&w->out, a->size);
+    struct ring *d = w->state == UP ? w->ring : NULL;
+    struct chunk *c = reserve(d != NULL ? &w->copies : &w->out, a->size);
     struct pending *p = c != NULL ? new_pending(w) : NULL;
     if (p == NULL) {
         free(r.targets);
         return FAIL(w, -ENOMEM, "", "append: no memory for the record");
     }
+    r.chunk = c;
+    r.at = c->length;
     uint64_t sequence = a->o.sequence, acked = 0;
     if (a->o.producer == NULL) {
         r.sequence = sequence = w->producer.next++;
         acked = w->producer.acked;
     }
-    r.id = w->state == UP ? w->next_id++ : 0;
-    struct encoder e = begin_append(c->buf + c->length, r.id, true, a->producer, sequence, acked, a->count);
+    r.id = append_id(w);
+    struct encoder e = begin_append(c->buf + r.at, r.id, true, a->producer, sequence, acked, a->count);
     w->batches++;
     for (size_t i = 0; i < a->count; i++) {
         struct stream_ref *s = w->scratch[i];
@@ -3163,11 +3640,13 @@ static int enqueue(wal *w, struct appending *a, wal_ticket *ticket)
         s->batch = w->batches;
     }
     finish_message(&e);
-    r.chunk = c;
-    r.at = c->length;
-    c->length += a->size;
-    c->live++;
-    w->out.unsent += a->size;
+    if (d != NULL) {
+        r.end = ring_put(d, c->buf + r.at, a->size);
+        claim_copy(&w->copies, c, a->size);
+        ring_publish(d);
+    } else {
+        claim_message(&w->out, c, a->size);
+    }
     r.pending = p;
     r.serial = p->serial = ++w->submitted;
     p->done = a->o.done;
@@ -3201,6 +3680,10 @@ static int try_submit(wal *w, struct appending *a, wal_ticket *ticket)
         return remember(w, &w->end);
     if (a->o.done == NULL && w->untaken >= WAL_MAX_RESULTS)
         return FAIL(w, -ENOBUFS, "", "append: %d results wait to be taken", WAL_MAX_RESULTS);
+    if (rc == 0 && !has_room(w, a->size, a->slots))
+        take_acks(w);
+    if (w->ended != 0)
+        return remember(w, &w->end);
     if (rc == -EAGAIN || !has_room(w, a->size, a->slots)) {
         w->wanted = true;
         w->wanted_size = a->size;
@@ -3212,7 +3695,7 @@ static int try_submit(wal *w, struct appending *a, wal_ticket *ticket)
         return rc;
     /* A lone record goes at once; many collect until there is a pump. */
     bool lone = flight_length(&w->flight) == 1 && a->size <= LONE_BYTES;
-    if (w->state == UP && (lone || w->out.unsent >= CHUNK_BYTES))
+    if (w->state == UP && w->ring == NULL && (lone || w->out.unsent >= CHUNK_BYTES))
         move_bytes(w, false);
     return 0;
 }
@@ -3415,6 +3898,9 @@ int wal_event_fd(wal *w)
 {
     if (w->event >= 0)
         return w->event;
+    if (w->door == WAL_DOOR_SHM)
+        return FAIL(w, -WAL_UNSUPPORTED, "", "event fd: shared memory makes no descriptor readable; use the socket");
+    w->door = WAL_DOOR_SOCKET;
     int event = epoll_create1(EPOLL_CLOEXEC);
     int signal = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -3432,6 +3918,11 @@ int wal_event_fd(wal *w)
     w->signal = signal;
     w->timer = timer;
     w->now = clock_ns();
+    if (w->ring != NULL) { /* what is in flight is sent again over the socket */
+        fail_with(&w->lost, -WAL_DISCONNECTED, "", "the client goes over to the socket");
+        w->drop = true;
+        move_bytes(w, false);
+    }
     update_event(w);
     return w->event;
 }
@@ -3674,16 +4165,20 @@ int wal_stream_list(wal *w, const char *prefix, const char *after, int timeout_m
     return rc < 0 ? rc : (int)n;
 }
 
-/* ask_producer sends a ProducerGet or a ProducerRemove. */
+/* ask_producer sends a ProducerOpen, a ProducerGet or a ProducerRemove. */
 static int ask_producer(wal *w, enum type type, const char *producer, int timeout_ms, struct producer_info *info)
 {
     if (!good_name(producer))
         return FAIL(w, -WAL_BAD_REQUEST, "", "the name of a producer has 1 to 255 bytes");
-    struct call *k = new_call(w, PRODUCER_INFO, type == PRODUCER_GET, producer);
+    struct call *k = new_call(w, PRODUCER_INFO, type != PRODUCER_REMOVE, producer);
     if (k == NULL)
         return -ENOMEM;
-    k->size = type == PRODUCER_GET ? encode_producer_get(k->question, 0, 0, producer)
-                                   : encode_name(k->question, PRODUCER_REMOVE, 0, 0, producer);
+    if (type == PRODUCER_OPEN)
+        k->size = encode_producer_open(k->question, 0, 0, producer);
+    else if (type == PRODUCER_GET)
+        k->size = encode_producer_get(k->question, 0, 0, producer);
+    else
+        k->size = encode_name(k->question, PRODUCER_REMOVE, 0, 0, producer);
     int rc = ask(w, k, deadline_of(timeout_ms));
     if (rc < 0)
         return rc;
@@ -3697,6 +4192,18 @@ int wal_producer_get(wal *w, const char *producer, int timeout_ms, uint64_t *las
 {
     struct producer_info info;
     int rc = ask_producer(w, PRODUCER_GET, producer, timeout_ms, &info);
+    if (rc == 0 && last_sequence != NULL)
+        *last_sequence = info.last_sequence;
+    update_event(w);
+    return rc;
+}
+
+int wal_producer_open(wal *w, const char *producer, int timeout_ms, uint64_t *last_sequence)
+{
+    struct producer_info info;
+    int rc = ask_producer(w, PRODUCER_OPEN, producer, timeout_ms, &info);
+    if (rc == 0 && !learn_producer(w, producer, info.id))
+        rc = FAIL(w, -ENOMEM, "", "no memory for the producer");
     if (rc == 0 && last_sequence != NULL)
         *last_sequence = info.last_sequence;
     update_event(w);

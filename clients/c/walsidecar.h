@@ -1,5 +1,5 @@
 /* walsidecar.h - the C client of a walsidecar: append records to streams of a
- * write-ahead log through the sidecar's Unix socket, and read them back.
+ * write-ahead log through shared memory or the sidecar's Unix socket, and read them back.
  *
  * SYNOPSIS
  *     #include <walsidecar.h>
@@ -138,6 +138,25 @@ enum wal_limit {
     WAL_MAX_HEADERS = 64                  /* headers of a record */
 };
 
+/* wal_door is the way by which appends go to the sidecar; everything else goes over the
+ * socket. In shared memory an append costs no system call while both sides are busy. As
+ * nothing in shared memory makes a descriptor readable, wal_event_fd() makes a client of
+ * WAL_DOOR_AUTO use the socket. One thread cannot sleep on both: while appends are in
+ * flight in shared memory it looks at the socket at least once a millisecond, so a client
+ * that reads while it appends had better use two handles. */
+enum wal_door {
+    WAL_DOOR_AUTO = 0,      /* shared memory where the sidecar has it, else the socket */
+    WAL_DOOR_SHM = 1,       /* shared memory; without it wal_open() fails, -WAL_UNSUPPORTED */
+    WAL_DOOR_SOCKET = 2     /* the Unix socket alone */
+};
+
+/* wal_waiting is how a thread waits for acks in shared memory before it sleeps. */
+enum wal_waiting {
+    WAL_WAIT_ADAPTIVE = 0,  /* look for up to 10 us as long as that pays */
+    WAL_WAIT_SPIN = 1,      /* look for 50 us each time: for a thread with a core of its own */
+    WAL_WAIT_BLOCK = 2      /* sleep at once */
+};
+
 /* ---- Open and close ----------------------------------------------------- */
 
 /* wal_opts changes how wal_open() connects. Zero in a field is its default:
@@ -163,6 +182,8 @@ typedef struct wal_opts {
                                * has room, where they would return -WAL_LOG_FULL */
     char *error_text;         /* where wal_open() writes why it failed; NULL: nowhere */
     size_t error_text_bytes;  /* size of error_text */
+    int door;                 /* of enum wal_door */
+    int waiting;              /* of enum wal_waiting */
 } wal_opts;
 
 /* wal_open connects to the sidecar whose socket is path and stores a handle in *w.
@@ -192,6 +213,7 @@ typedef struct wal_log_info {
     uint32_t max_batch_bytes;  /* what a batch may take in the log, see docs/protocol.md */
     int read_only;
     int not_durable;           /* a log for measurements: answers promise nothing */
+    int shared_memory;         /* appends go through shared memory */
     char node[64];
     char server[256];          /* name and version of the sidecar */
     uint64_t reserved[4];
@@ -283,7 +305,7 @@ typedef struct wal_append_opts {
     const char *producer;   /* a named producer, created if need be; NULL: the session's own */
     uint64_t sequence;      /* of the named producer: grows from append to append, in any
                              * steps; at or below the last one nothing is appended and the
-                             * result is a duplicate. wal_producer_get() tells the last */
+                             * result is a duplicate. wal_producer_open() tells the last */
     wal_done *done;         /* NULL: the result is kept for wal_wait() */
     void *opaque;           /* handed to done */
 } wal_append_opts;
@@ -363,7 +385,8 @@ WAL_API size_t wal_in_flight(const wal *w);
  * -ECANCELED, -WAL_DISCONNECTED, -WAL_WRONG_LOG, -ENOMEM. -EDEADLK inside a callback. */
 WAL_API int wal_poll(wal *w, int timeout_ms);
 
-/* wal_event_fd returns a descriptor for poll(2), select(2), epoll(7): it is readable
+/* wal_event_fd makes appends go over the socket (see enum wal_door; -WAL_UNSUPPORTED for a
+ * client of WAL_DOOR_SHM) and returns a descriptor for poll(2), select(2), epoll(7): it is readable
  * (POLLIN) for as long as wal_poll() has something to do, or wal_next() something to
  * return. It stays the same over reconnects and belongs to the handle: never read,
  * close or change it. Or -errno. Programs with an event loop call it once, right
@@ -420,9 +443,17 @@ WAL_API int wal_stream_list(wal *w, const char *prefix, const char *after, int t
 
 /* ---- Producers and the sidecar ------------------------------------------- */
 
+/* wal_producer_open makes this client the one that appends under a named producer, which
+ * is made if need be, and stores its last sequence, 0 if there is none (last_sequence may
+ * be NULL). What an earlier client left on its way is refused from here on, so a source
+ * that goes on after it neither loses nor doubles a record. An append that names the
+ * producer does the same, but does not tell. Two clients under one name take it from each
+ * other: -WAL_PRODUCER_EXPIRED. */
+WAL_API int wal_producer_open(wal *w, const char *producer, int timeout_ms, uint64_t *last_sequence);
+
 /* wal_producer_get stores the last sequence of a named producer that is in the log;
- * the answer covers everything appended before the call, acked or not. A source goes
- * on with what comes after it. -WAL_NOT_FOUND: it never appended. */
+ * the answer covers everything appended before the call, acked or not. It only tells:
+ * what another client has on its way can follow. -WAL_NOT_FOUND: there is none. */
 WAL_API int wal_producer_get(wal *w, const char *producer, int timeout_ms, uint64_t *last_sequence);
 
 /* wal_producer_remove forgets a named producer and its last sequence. */

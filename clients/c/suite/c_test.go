@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -77,12 +78,49 @@ func built(t *testing.T, cc string, targets []string, variables ...string) strin
 	return dir
 }
 
-// sidecar builds the sidecar.
+// The directory of this run, with what several tests use.
+var (
+	common         string
+	buildOnce      sync.Once
+	sidecarOnce    sync.Once
+	commonCompiler string
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "walsidecar-c-suite-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		common = dir
+		return m.Run()
+	}())
+}
+
+// everything builds all targets once and returns where they are.
+func everything(t *testing.T) string {
+	t.Helper()
+	cc := compiler(t)
+	dir := filepath.Join(common, "build")
+	buildOnce.Do(func() {
+		run(t, nil, "make", "CC="+cc, "BUILD="+dir, "CFLAGS=-O1 -g", "all", "examples", "tests", "sanitized")
+		commonCompiler = cc
+	})
+	if commonCompiler == "" {
+		t.Fatal("the build failed in the first test that needed it")
+	}
+	return dir
+}
+
+// sidecar builds the sidecar once.
 func sidecar(t *testing.T) string {
 	t.Helper()
-	need(t, "go")
-	program := filepath.Join(t.TempDir(), "walsidecar")
-	run(t, []string{"CGO_ENABLED=0"}, "go", "build", "-o", program, "../../cmd/walsidecar")
+	program := filepath.Join(common, "walsidecar")
+	sidecarOnce.Do(func() {
+		run(t, []string{"CGO_ENABLED=0"}, "go", "build", "-o", program, "../../cmd/walsidecar")
+	})
 	return program
 }
 
@@ -109,7 +147,7 @@ func TestCallersFlagsAdd(t *testing.T) {
 
 // The shared object has its soname and shows the functions of the header, nothing else.
 func TestSharedObject(t *testing.T) {
-	dir := built(t, compiler(t), []string{"all"})
+	dir := everything(t)
 	f, err := elf.Open(filepath.Join(dir, "libwalsidecar.so"))
 	if err != nil {
 		t.Fatal(err)
@@ -177,8 +215,7 @@ int main(void) { wal *w; wal_opts o = {WAL_ZERO}; o.size = sizeof o; return wal_
 
 // Golden vectors, hostile sidecars and a fuzz loop, under the sanitizers.
 func TestMessagesSanitized(t *testing.T) {
-	cc := compiler(t)
-	dir := built(t, cc, []string{"sanitized"}, "CFLAGS=-O1 -g")
+	dir := everything(t)
 	t.Log(run(t, nil, filepath.Join(dir, "san_test_wire"), "../../wire/testdata"))
 	seconds := "5"
 	if testing.Short() {
@@ -187,33 +224,34 @@ func TestMessagesSanitized(t *testing.T) {
 	t.Log(run(t, nil, filepath.Join(dir, "san_test_hostile"), seconds))
 }
 
-// P2: the suite against real sidecars, that are killed and restarted too; every record
-// is there once. Under the sanitizers, and under valgrind where it is installed.
+// P2: the suite against real sidecars, that are killed and restarted too, over both doors;
+// every record is there once. Under the sanitizers, and under valgrind where it is
+// installed.
 func TestP2_SuiteAgainstRealSidecars(t *testing.T) {
-	cc := compiler(t)
+	dir := everything(t)
 	program := sidecar(t)
-	dir := built(t, cc, []string{"tests", "sanitized"}, "CFLAGS=-O1 -g")
-	t.Run("Plain", func(t *testing.T) {
-		t.Log(run(t, nil, filepath.Join(dir, "test_sidecar"), program))
-	})
-	t.Run("Sanitized", func(t *testing.T) {
-		t.Log(run(t, nil, filepath.Join(dir, "san_test_sidecar"), program))
-	})
-	t.Run("Valgrind", func(t *testing.T) {
-		need(t, "valgrind")
-		if testing.Short() {
-			t.Skip("SKIPPED: valgrind takes long")
-		}
-		t.Log(run(t, nil, "valgrind", "-q", "--leak-check=full", "--error-exitcode=9", filepath.Join(dir, "test_sidecar"), program,
-			"append_read_replay", "batches_and_conditions", "tickets", "batches_over_crashes"))
-	})
+	for _, door := range []string{"socket", "shm"} {
+		t.Run(door+"/Plain", func(t *testing.T) {
+			t.Log(run(t, nil, filepath.Join(dir, "test_sidecar"), program, door))
+		})
+		t.Run(door+"/Sanitized", func(t *testing.T) {
+			t.Log(run(t, nil, filepath.Join(dir, "san_test_sidecar"), program, door))
+		})
+		t.Run(door+"/Valgrind", func(t *testing.T) {
+			need(t, "valgrind")
+			if testing.Short() {
+				t.Skip("SKIPPED: valgrind takes long")
+			}
+			t.Log(run(t, nil, "valgrind", "-q", "--leak-check=full", "--error-exitcode=9", filepath.Join(dir, "test_sidecar"), program,
+				door, "append_read_replay", "batches_and_conditions", "tickets", "batches_over_crashes"))
+		})
+	}
 }
 
 // The examples, and that of another language over the ABI.
 func TestExamples(t *testing.T) {
-	cc := compiler(t)
+	dir := everything(t)
 	program := sidecar(t)
-	dir := built(t, cc, []string{"all", "examples"})
 	home := t.TempDir()
 	socket := filepath.Join(home, "s")
 	env := []string{"WALSIDECAR_SOCKET=" + socket, "LD_LIBRARY_PATH=" + dir}

@@ -1,5 +1,5 @@
-/* test_sidecar PROGRAM [NAME…]: the client against real sidecars, each a process of its own
- * on a new log of 32 MiB with the store none. NAME picks tests. */
+/* test_sidecar PROGRAM socket|shm [NAME…]: the client against real sidecars, each a process
+ * of its own on a new log of 32 MiB with the store none, through one door. NAME picks tests. */
 #define _GNU_SOURCE
 #include "../walsidecar.h"
 
@@ -18,6 +18,7 @@
 enum { PATIENCE_MS = 60000 };
 
 static const char *program;
+static int door; /* of enum wal_door */
 
 /* sidecar is one process on a log of its own. */
 struct sidecar {
@@ -65,6 +66,14 @@ static void new_sidecar(struct sidecar *s)
     start(s);
 }
 
+/* stop_sidecar returns once no thread of it runs any more. */
+static void stop_sidecar(struct sidecar *s)
+{
+    int status;
+    kill(s->pid, SIGSTOP);
+    CHECK(waitpid(s->pid, &status, WUNTRACED) == s->pid && WIFSTOPPED(status), "not stopped");
+}
+
 static void kill_sidecar(struct sidecar *s)
 {
     kill(s->pid, SIGKILL);
@@ -84,6 +93,11 @@ static void end_sidecar(struct sidecar *s)
 static wal *dial(const struct sidecar *s, const wal_opts *opts)
 {
     wal *w = NULL;
+    wal_opts chosen = { .size = sizeof chosen };
+    if (opts != NULL)
+        chosen = *opts;
+    chosen.door = door;
+    opts = &chosen;
     double until = seconds_now() + PATIENCE_MS / 1000;
     int rc = -1;
     while (rc < 0 && seconds_now() < until) {
@@ -95,6 +109,9 @@ static wal *dial(const struct sidecar *s, const wal_opts *opts)
         fprintf(stderr, "no sidecar: %s\n", wal_strerror(rc));
         exit(1);
     }
+    wal_log_info info;
+    wal_get_log_info(w, &info);
+    CHECK(info.shared_memory == (door == WAL_DOOR_SHM), "shared memory: %d", info.shared_memory);
     return w;
 }
 
@@ -313,6 +330,15 @@ static void producers(struct sidecar *s)
     CHECK(!r.duplicate && r.offset == 1, "%" PRIu64, r.offset);
     MUST(w, wal_producer_get(w, "postgres", PATIENCE_MS, &last));
     CHECK(last == UINT64_C(1) << 60, "%" PRIu64, last);
+
+    /* Another client takes it over; what this one still sends is refused. */
+    wal *other = dial(s, NULL);
+    MUST(other, wal_producer_open(other, "postgres", PATIENCE_MS, &last));
+    CHECK(last == UINT64_C(1) << 60, "%" PRIu64, last);
+    o.sequence = (UINT64_C(1) << 60) + 1;
+    REFUSED(w, wal_append(w, "a", "late", 4, &o, PATIENCE_MS, NULL), -WAL_PRODUCER_EXPIRED);
+    wal_close(other);
+    MUST(w, wal_producer_open(w, "postgres", PATIENCE_MS, NULL));
     MUST(w, wal_producer_remove(w, "postgres", PATIENCE_MS));
     REFUSED(w, wal_producer_remove(w, "postgres", PATIENCE_MS), -WAL_NOT_FOUND);
     o.sequence = 1;
@@ -461,8 +487,20 @@ static void event_loop(struct sidecar *s)
     wal_append_opts o = append_opts();
     o.done = count;
     o.opaque = &n;
+    if (door == WAL_DOOR_SHM) { /* whoever left the door open goes over to the socket, and loses nothing */
+        REFUSED(w, wal_event_fd(w), -WAL_UNSUPPORTED);
+        wal_close(w);
+        CHECK(wal_open(&w, s->socket, &wo) == 0, "open");
+        for (int i = 0; i < 40; i++)
+            MUST(w, wal_submit(w, "before", "x", 1, &o, PATIENCE_MS, NULL));
+    }
     int fd = wal_event_fd(w), rc;
     CHECK(fd >= 0 && fd == wal_event_fd(w), "%d", fd);
+    MUST(w, wal_flush(w, PATIENCE_MS));
+    while (wal_poll(w, 0) > 0)
+        continue;
+    CHECK(n.durable == (door == WAL_DOOR_SHM ? 40 : 0), "%" PRIu64 " durable", n.durable);
+    n = (struct counts){ .in_order = true };
     while (wal_poll(w, 0) > 0 || readable(fd, 0))
         continue;
     CHECK(!readable(fd, 50), "readable while idle");
@@ -518,7 +556,7 @@ static void event_loop(struct sidecar *s)
 
     /* Cancelled, every callback still comes. */
     n.in_order = false;
-    kill(s->pid, SIGSTOP);
+    stop_sidecar(s);
     for (int i = 0; i < 10; i++)
         MUST(w, wal_try_append(w, "loop", "x", 1, &o, NULL));
     MUST(w, wal_poll(w, 0));
@@ -566,6 +604,27 @@ static void exactly_once_over_crashes(struct sidecar *s)
     CHECK(n.durable == n.submitted && n.submitted > 100, "%" PRIu64 " of %" PRIu64 ", %" PRIu64 " refused", n.durable,
           n.submitted, n.refused);
     check_numbers(w, "s", n.submitted);
+    wal_close(w);
+}
+
+/* A source that resumes where its named producer stands loses nothing and doubles nothing. */
+static void named_producer_over_crashes(struct sidecar *s)
+{
+    wal *w = dial(s, NULL);
+    wal_append_opts o = append_opts();
+    wal_result r;
+    char text[32];
+    o.producer = "source";
+    for (uint64_t i = 0; i < 300; i++) {
+        o.sequence = 10 * (i + 1);
+        MUST(w, wal_append(w, "n", text, (size_t)snprintf(text, sizeof text, "%" PRIu64, i), &o, PATIENCE_MS, &r));
+        CHECK(!r.duplicate || r.last_sequence == o.sequence, "%" PRIu64 " is the last", r.last_sequence);
+        if (i % 100 == 50) {
+            kill_sidecar(s);
+            start(s);
+        }
+    }
+    check_numbers(w, "n", 300);
     wal_close(w);
 }
 
@@ -654,7 +713,7 @@ static void timeouts(struct sidecar *s)
     wal_ticket t;
     wal_result r;
     MUST(w, wal_append(w, "a", "0", 1, NULL, PATIENCE_MS, NULL));
-    kill(s->pid, SIGSTOP);
+    stop_sidecar(s);
     MUST(w, wal_submit(w, "a", "1", 1, NULL, 0, &t));
     REFUSED(w, wal_wait(w, t, 30, &r), -ETIMEDOUT);
     CHECK(wal_last_error(w)->outcome_unknown && r.error == -ETIMEDOUT, "%d", r.error);
@@ -755,6 +814,7 @@ static const struct {
     { "tickets", tickets },
     { "event_loop", event_loop },
     { "exactly_once_over_crashes", exactly_once_over_crashes },
+    { "named_producer_over_crashes", named_producer_over_crashes },
     { "batches_over_crashes", batches_over_crashes },
     { "readers_over_crashes", readers_over_crashes },
     { "timeouts", timeouts },
@@ -763,16 +823,17 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
-        fprintf(stderr, "usage: %s path/to/walsidecar [TEST...]\n", argv[0]);
+    if (argc < 3 || (strcmp(argv[2], "socket") != 0 && strcmp(argv[2], "shm") != 0)) {
+        fprintf(stderr, "usage: %s path/to/walsidecar socket|shm [TEST...]\n", argv[0]);
         return 2;
     }
     program = argv[1];
+    door = strcmp(argv[2], "shm") == 0 ? WAL_DOOR_SHM : WAL_DOOR_SOCKET;
     seed((uint64_t)(seconds_now() * 1e6));
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
-        bool wanted = argc == 2;
-        for (int k = 2; k < argc; k++)
+        bool wanted = argc == 3;
+        for (int k = 3; k < argc; k++)
             wanted |= strcmp(argv[k], tests[i].name) == 0;
         if (!wanted)
             continue;
