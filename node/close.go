@@ -75,9 +75,13 @@ func (n *Node) Close(ctx context.Context) error {
 		}
 	}
 	n.inbox.addCall(func() { n.loop.quit = true })
-	select {
-	case <-n.stopped:
-	case <-time.After(stopPatience):
+	patience, cancel := context.WithTimeout(context.Background(), stopPatience)
+	defer cancel()
+	for _, ended := range []chan struct{}{n.stopped, n.superEnd} {
+		select {
+		case <-ended:
+		case <-patience.Done(): // stuck in the kernel
+		}
 	}
 	n.reader.Fail(reader.ErrClosed)
 	if stuck := n.writers.Stop(stopPatience); len(stuck) > 0 {

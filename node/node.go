@@ -99,8 +99,9 @@ type Node struct {
 	welcome wire.Welcome
 	boot    [16]byte
 
-	failed   chan error // the fatal cause, once
-	stopped  chan struct{}
+	failed   chan error    // the fatal cause, once
+	stopped  chan struct{} // closed when the commit loop has ended
+	superEnd chan struct{} // closed when the superblock goroutine has ended
 	draining atomic.Bool
 	refusing atomic.Pointer[wire.Error] // why the log takes nothing more
 	snapshot atomic.Pointer[Status]

@@ -55,7 +55,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 func openOn(ctx context.Context, c Config, dev device.Device) (*Node, error) {
 	n := &Node{
 		cfg: c, dev: dev, log: c.Log, inbox: newInbox(),
-		failed: make(chan error, 1), stopped: make(chan struct{}), super: make(chan superblockJob, 1),
+		failed: make(chan error, 1), stopped: make(chan struct{}), superEnd: make(chan struct{}), super: make(chan superblockJob, 1),
 	}
 	if err := n.bringUp(ctx); err != nil {
 		if n.tail != nil {

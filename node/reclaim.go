@@ -29,6 +29,7 @@ type superblockJob struct {
 // superblocks writes superblock copies, one at a time, and reads frame headers for
 // trims: the only device I/O beside frames, kept off the commit loop.
 func (n *Node) superblocks() {
+	defer close(n.superEnd)
 	for job := range n.super {
 		if job.bytes != nil {
 			err := n.dev.WriteSync(job.bytes, job.offset)
