@@ -177,6 +177,7 @@ func (n *Node) checkFailed() bool {
 		n.refusing.Store(n.stopError())
 		n.reader.Fail(err)
 		l.answers.fail(n, n.stopError())
+		n.flushSessions() // before anybody who hears of it says goodbye to them
 		n.failed <- err
 	}
 	return true
