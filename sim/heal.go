@@ -2,6 +2,7 @@ package sim
 
 import (
 	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/stream"
 )
 
 // outcomesOnly leaves the rules of the log unchecked, so that a bug has to break a
@@ -38,12 +39,15 @@ func (w *World) heal() {
 		s := w.oracle.now.streams[i]
 		if s.first < s.next() {
 			h.must(&request{kind: doTrim, stream: s.id, before: s.next()})
-			if h.log.Err() != nil {
+			if h.log.Err() != nil || w.over {
 				break
 			}
 		}
 	}
 	for range 4 {
+		if w.over {
+			return
+		}
 		h.settle()
 		if h.log.Err() != nil {
 			break
@@ -56,7 +60,9 @@ func (w *World) heal() {
 		}
 		return
 	}
-	h.appendsAgain()
+	if h.appendsAgain(); w.over {
+		return
+	}
 	h.settle()
 	if h.log.Err() != nil && w.profile.kind != Lying {
 		w.fail("P12", "the log stopped: %v", h.log.Err())
@@ -106,8 +112,20 @@ func (h *host) must(q *request) {
 		h.maintain()
 		h.settle()
 	}
+	if h.tooSmall() {
+		w.tracef("too small a log for %s", q)
+		w.over = true
+		return
+	}
 	w.fail("P12", "%s is not possible in a log that does nothing else: %d used of %d, room %d, to free space %d, trim %d, wanted from %d on", q, h.log.Used(),
 		h.log.Geometry().CapacityBytes, h.log.Room(ringwal.ClassAppend), h.log.Room(ringwal.ClassFree), h.log.Trim(), h.planTrim(h.log.Trim()).Records)
+}
+
+// tooSmall reports whether the share of the ring that is kept for emptying streams is
+// less than they need. A log of legal size has room for some hundred.
+func (h *host) tooSmall() bool {
+	g, streams := h.log.Geometry(), uint64(len(h.w.oracle.now.streams))
+	return g.CapacityBytes/stream.TrimReserveShare < (streams+1)*2*uint64(g.BlockBytes)
 }
 
 // settle drives the log until nothing is on its way and every answer has left.

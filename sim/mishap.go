@@ -69,7 +69,7 @@ func (w *World) lie() {
 	g := w.profile.geometry
 	slots := simdev.Fault{From: 0, To: ringwal.RingStart}
 	ring := simdev.Fault{From: ringwal.RingStart, To: ringwal.RingStart + int64(g.CapacityBytes)}
-	switch w.rng.IntN(7) {
+	switch w.rng.IntN(8) {
 	case 0:
 		ring.Kind = simdev.LostWrite
 		w.inject(ring)
@@ -79,14 +79,31 @@ func (w *World) lie() {
 	case 2:
 		slots.Kind = simdev.LostWrite
 		w.inject(slots)
-	case 3:
-		slot := w.rng.Int64N(ringwal.SlotCount) * ringwal.SlotBytes
-		w.rot(slot, slot+400)
-	case 4:
+	case 3, 4:
+		slot := w.oracle.newestSlot()
+		if w.chance(0.3) {
+			slot = w.rng.Int64N(ringwal.SlotCount)
+		}
+		w.rot(slot*ringwal.SlotBytes, slot*ringwal.SlotBytes+int64(w.oracle.slots[slot].length))
+		if w.host != nil && w.chance(0.5) {
+			w.kill() // before it is written again
+		}
+	case 5:
 		w.rot(ringwal.RingStart, ring.To)
 	default:
 		w.rotFrame()
 	}
+}
+
+// newestSlot is the slot of the newest superblock copy.
+func (o *oracle) newestSlot() (newest int64) {
+	for i, s := range o.slots {
+		n := o.slots[newest]
+		if s.known && (s.epoch > n.epoch || s.epoch == n.epoch && max(s.durable, s.trim) >= max(n.durable, n.trim)) {
+			newest = int64(i)
+		}
+	}
+	return newest
 }
 
 // rotFrame flips a bit in a frame of the log: in any of them, in the newest, or in a

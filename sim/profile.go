@@ -7,6 +7,7 @@ import (
 
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device/simdev"
+	"github.com/walsidecar/walsidecar/stream"
 )
 
 // Kind is what sort of disk a history is played on.
@@ -88,6 +89,10 @@ func drawProfile(rng *rand.Rand, kind Kind) *profile {
 		p.trims = 12
 	}
 	p.geometry = drawGeometry(rng)
+	if rng.IntN(2) == 0 { // few streams, and room to empty each
+		p.names = 2 + rng.IntN(3)
+		p.geometry.CapacityBytes = max(p.geometry.CapacityBytes, uint64(p.geometry.BlockBytes)*stream.TrimReserveShare*2*uint64(p.names+2))
+	}
 	p.origin = drawOrigin(rng, p.geometry)
 	if rng.IntN(2) == 0 {
 		p.odds = simdev.Odds{Kept: rng.IntN(8), Dropped: rng.IntN(8), Cached: rng.IntN(8), Prefix: rng.IntN(4), OneSector: rng.IntN(4), Mixed: 1 + rng.IntN(3),
