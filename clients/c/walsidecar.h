@@ -285,9 +285,10 @@ typedef struct wal_result {
     uint64_t reserved[4];
 } wal_result;
 
-/* wal_done is called inside wal_poll() once for a submission that named it. It may
- * call every function but wal_poll() and wal_close(). result is valid until it
- * returns. */
+/* wal_done is called inside wal_poll() once for a submission that named it, as the answers
+ * come: in the order of submission as a rule, but for refusals, and for what was sent again
+ * after a lost connection. It may call every function but wal_poll() and wal_close().
+ * result is valid until it returns. */
 typedef void wal_done(wal *w, wal_ticket ticket, const wal_result *result, void *opaque);
 
 /* wal_append_opts adds conditions, headers, a producer or a callback to an append. */
