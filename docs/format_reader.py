@@ -137,7 +137,13 @@ class Log:
             return None
         void = [b for b in self.sb["boundaries"] if b["follow_end"] <= position < b["start"]]
         epochs = [b for b in self.sb["boundaries"] if b["start"] <= position]
-        if void or not epochs or (h["epoch"], h["incarnation_hash"]) != (epochs[-1]["epoch"], epochs[-1]["incarnation_hash"]):
+        if void or not epochs:
+            return None
+        force, before = epochs[-1], epochs[-2]["epoch"] if len(epochs) > 1 else 0
+        if force["incarnation_hash"] == 0:  # merged: any of its epochs
+            if not before < h["epoch"] <= force["epoch"]:
+                return None
+        elif (h["epoch"], h["incarnation_hash"]) != (force["epoch"], force["incarnation_hash"]):
             return None
         if any(position < b["follow_end"] < position + length for b in self.sb["boundaries"]):
             return None
@@ -158,7 +164,7 @@ class Log:
         sb, position, total, checkpoint = self.sb, self.sb["trim"], self.sb["trim_prev_sum"], False
         end, limit = position, position + self.capacity
         pending = [b for b in sb["boundaries"] if b["follow_end"] >= position]
-        part = (0, 0)
+        part, owner = (0, 0), (0, 0)
         while True:
             if pending and pending[0]["follow_end"] == end:
                 if pending[0]["follow_sum"] != total:
@@ -166,6 +172,8 @@ class Log:
                 position = pending.pop(0)["start"]
             found = self.frame(position, total) if position < limit else None
             if found and position + found[0]["length"] > limit:
+                found = None
+            if found and found[0]["epoch"] <= owner[0] and (found[0]["epoch"], found[0]["incarnation_hash"]) != owner:
                 found = None
             if found is None:
                 break
@@ -178,7 +186,7 @@ class Log:
                 checkpoint = checkpoint or part == (h["checkpoint_start"], h["parts"])
             elif h["kind"] != 2:
                 part = (0, 0)
-            total, position = h["sum"], position + h["length"]
+            total, position, owner = h["sum"], position + h["length"], (h["epoch"], h["incarnation_hash"])
             end = position
         if pending:
             raise Damage(position, pending[-1]["follow_end"], "a later epoch found the log to reach further")

@@ -97,6 +97,9 @@ type chain struct {
 	end  uint64 // end of that frame: below pos where an epoch jumped
 	next int    // first boundary at or beyond end
 
+	epoch       uint64 // of the frame taken last; 0: none yet
+	incarnation uint64 // its hash
+
 	found FrameHeader // what frameAt returned last
 }
 
@@ -114,7 +117,7 @@ func (c *chain) step() (*FrameHeader, []byte, error) {
 		return nil, nil, nil
 	}
 	h, frame, err := c.frameAt(c.pos)
-	if h == nil || h.PrevSum != c.sum {
+	if h == nil || h.PrevSum != c.sum || !c.ascends(h) {
 		return nil, nil, err
 	}
 	c.follow(h)
@@ -138,6 +141,13 @@ func (c *chain) cross() error {
 
 func (c *chain) follow(h *FrameHeader) {
 	c.pos, c.end, c.sum = h.End(), h.End(), h.Sum
+	c.epoch, c.incarnation = h.Epoch, h.IncarnationHash
+}
+
+// ascends reports whether h may come behind the frame taken last: epochs never fall,
+// and one epoch has one incarnation. But for merged ranges the boundaries say so.
+func (c *chain) ascends(h *FrameHeader) bool {
+	return h.Epoch > c.epoch || h.Epoch == c.epoch && h.IncarnationHash == c.incarnation
 }
 
 // frameAt returns the frame at position if there is a whole one that belongs there.

@@ -32,9 +32,9 @@ var (
 	// ErrEpoch is an epoch that a start must not use.
 	ErrEpoch = errors.New("epoch refused")
 
-	// ErrTooManyBoundaries says that the log was started MaxBoundaries times
-	// without a trim.
-	ErrTooManyBoundaries = errors.New("too many starts since the last trim")
+	// ErrTooManyBoundaries says that starts of the log jumped some MaxBoundaries
+	// times without a trim. Other starts do not count: their boundaries are merged.
+	ErrTooManyBoundaries = errors.New("too many starts that jumped since the last trim")
 )
 
 // What a Log answers. ErrFull and ErrWait pass by themselves and use up nothing.

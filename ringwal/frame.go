@@ -175,14 +175,14 @@ func NewFrameChecker(sb *Superblock) *FrameChecker {
 
 // Header reads the header at the start of b (FrameHeaderBytes or more), read from
 // the place of position. ok: it is a frame of this log, meant for this place,
-// written by the epoch in force there, of a length that is possible.
+// written by the epoch in force there, of a length that is possible. In a merged range
+// any of its epochs will do, of any incarnation: the chain of sums decides there.
 func (c *FrameChecker) Header(b []byte, position uint64) (h FrameHeader, ok bool) {
 	h, ok = DecodeFrameHeader(b)
 	if !ok || h.UUIDHash != c.uuidHash || h.Position != position || !c.possible(&h) {
 		return h, false
 	}
-	epoch := c.inForce(position)
-	if epoch == nil || h.Epoch != epoch.Epoch || h.IncarnationHash != epoch.IncarnationHash {
+	if !c.mayHold(c.inForce(position), &h) {
 		return h, false
 	}
 	// A frame that reaches over the place where a later epoch went on is not the
@@ -238,15 +238,32 @@ func (c *FrameChecker) possible(h *FrameHeader) bool {
 	return false
 }
 
-// inForce is the boundary of the epoch in force at a position: the newest that
-// starts at or below it. There is none before the first, and none where a jump
+// inForce is the index of the boundary in force at a position: the newest that
+// starts at or below it. There is none (−1) before the first, and none where a jump
 // left the positions void.
-func (c *FrameChecker) inForce(position uint64) *Boundary {
+func (c *FrameChecker) inForce(position uint64) int {
 	i := sort.Search(len(c.boundaries), func(i int) bool { return c.boundaries[i].Start > position })
-	if i == 0 || i < len(c.boundaries) && c.boundaries[i].FollowEnd <= position {
-		return nil
+	if i < len(c.boundaries) && c.boundaries[i].FollowEnd <= position {
+		return -1
 	}
-	return &c.boundaries[i-1]
+	return i - 1
+}
+
+// mayHold reports whether the frame is of the epoch, or of one of the epochs, of the
+// boundary with that index.
+func (c *FrameChecker) mayHold(i int, h *FrameHeader) bool {
+	if i < 0 {
+		return false
+	}
+	b := &c.boundaries[i]
+	if !b.merged() {
+		return h.Epoch == b.Epoch && h.IncarnationHash == b.IncarnationHash
+	}
+	above := uint64(0)
+	if i > 0 {
+		above = c.boundaries[i-1].Epoch
+	}
+	return above < h.Epoch && h.Epoch <= b.Epoch
 }
 
 // following is the index of the first boundary that follows a frame ending at or

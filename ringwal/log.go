@@ -96,16 +96,19 @@ func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error)
 	if r.HasCheckpoint {
 		sb.Durable = r.End
 	}
-	incarnationHash := xxhash.Sum64(e.Incarnation[:])
-	sb.addBoundary(Boundary{Epoch: e.Number, IncarnationHash: incarnationHash, FollowEnd: r.End, FollowSum: r.Sum, Start: start})
+	hash := incarnationHash(e.Incarnation)
+	sb.addBoundary(Boundary{Epoch: e.Number, IncarnationHash: hash, FollowEnd: r.End, FollowSum: r.Sum, Start: start})
 	sb.dropBoundaries()
+	if len(sb.Boundaries) > mergeAbove {
+		sb.mergeBoundaries(r.Proven)
+	}
 	if len(sb.Boundaries) > MaxBoundaries {
-		return nil, fmt.Errorf("%w: %d epoch boundaries lie above the trim position, a superblock holds %d; trim the log",
+		return nil, fmt.Errorf("%w: %d epoch boundaries lie above the trim position, a superblock holds %d; nothing was written: `walsidecar salvage` reads the records, `walsidecar format --force` makes a new log",
 			ErrTooManyBoundaries, len(sb.Boundaries), MaxBoundaries)
 	}
 	l := &Log{
 		g: sb.Geometry, buffers: b, origin: sb.Origin, stallNS: int64(sb.StallAfter),
-		identity: FrameHeader{UUIDHash: xxhash.Sum64(sb.UUID[:]), Epoch: e.Number, IncarnationHash: incarnationHash},
+		identity: FrameHeader{UUIDHash: xxhash.Sum64(sb.UUID[:]), Epoch: e.Number, IncarnationHash: hash},
 		start:    start, head: start, durable: start, trim: sb.Trim, sum: r.Sum,
 		toProve: r.End, proven: r.Proven,
 	}

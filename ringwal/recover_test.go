@@ -349,24 +349,6 @@ func TestBoundariesThatAreKept(t *testing.T) {
 	is(6)
 }
 
-func TestTooManyStarts(t *testing.T) {
-	sb := version(1, 1)
-	sb.Origin, sb.Trim, sb.Durable = 0, 0, 0
-	for i := range uint64(MaxBoundaries) {
-		sb.Boundaries = append(sb.Boundaries, Boundary{Epoch: i + 1, FollowEnd: i * 4096, Start: i * 4096})
-	}
-	sb.Epoch = MaxBoundaries
-	sbs := &Superblocks{Newest: sb, MaxEpoch: sb.Epoch}
-	next := uint64(MaxBoundaries * 4096)
-	if _, err := Start(sbs, &Recovery{End: next, Next: next, CheckpointIsLast: true}, Epoch{Number: sb.Epoch + 1}, nil); !errors.Is(err, ErrTooManyBoundaries) {
-		t.Fatal(err)
-	}
-	// One that follows the same frame as the last replaces it.
-	if _, err := Start(sbs, &Recovery{End: next - 4096, Next: next - 4096, CheckpointIsLast: true}, Epoch{Number: sb.Epoch + 1}, nil); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestReadErrorIsNotATornTail(t *testing.T) {
 	r := newRig(t, tiny, 0).start(false)
 	r.write('a', 10)

@@ -44,7 +44,8 @@ type SalvageVisitor struct {
 }
 
 // Salvage reads every valid frame that was not void, with a gap where acked data is
-// missing, and returns the end of the log. It reads the ring twice: first for what
+// missing, and returns the end of the log. Where boundaries were merged, frames
+// between two gaps that are less than a longest frame apart are missing too. It reads the ring twice: first for what
 // was proven durable, so that it knows a lost frame from a torn tail. It needs
 // one readable superblock copy, else ErrDamaged, and writes nothing.
 func Salvage(d device.Device, sbs *Superblocks, v SalvageVisitor) (end uint64, err error) {
@@ -134,7 +135,7 @@ func (s *salvage) skip(from uint64, cause error) error {
 		if err != nil && cause == nil {
 			cause = err
 		}
-		if h != nil {
+		if h != nil && c.ascends(h) && s.anchored(h) {
 			err := s.lost(from, at, cause)
 			c.pos, c.end, c.sum = at, at, h.PrevSum
 			c.next = c.check.following(at + 1) // one that begins here is crossed already
@@ -144,6 +145,35 @@ func (s *salvage) skip(from uint64, cause error) error {
 	err := s.lost(from, s.proven, cause)
 	c.pos, c.end, c.next = s.proven, s.proven, len(c.check.boundaries)
 	return err
+}
+
+// anchored reports whether h, found behind a gap, is a frame of the log and not one that
+// somebody forged in a payload, or that was left in the gap of a pad. The
+// incarnation tells, but in a merged range, where none is known. There neither kind
+// is part of a chain that is longer than what it lies in, a frame, or that reaches the
+// boundary behind the range with its sum. Pads do not count: one claims more than it
+// covers.
+func (s *salvage) anchored(h *FrameHeader) bool {
+	probe := *s.chain
+	if !probe.check.boundaries[probe.check.inForce(h.Position)].merged() {
+		return true
+	}
+	probe.pos, probe.end, probe.sum = h.Position, h.Position, h.PrevSum
+	probe.next = probe.check.following(h.Position + 1)
+	behind := probe.check.boundaries[probe.next] // a merged one is never the last
+	for length := uint64(0); length <= uint64(s.sb.MaxFrameBytes); {
+		if probe.end == behind.FollowEnd {
+			return probe.sum == behind.FollowSum
+		}
+		next, _, err := probe.step()
+		if next == nil || err != nil {
+			return false
+		}
+		if next.Kind != FramePad {
+			length += uint64(next.LengthBytes)
+		}
+	}
+	return true
 }
 
 // lost reports [from, to), less what was void.

@@ -3,17 +3,18 @@ package ringwal
 import "time"
 
 // MaxBoundaries is the most epoch boundaries that a superblock holds: what fits
-// its slot, rounded down.
+// its slot, rounded down. Those of jumps count, and few others: see mergeAbove.
 const MaxBoundaries = 1500
 
 // MaxNodeBytes is the longest node name.
 const MaxNodeBytes = 63
 
 // Boundary is where an epoch begins. It voids every older frame at or beyond
-// FollowEnd; recovery arriving there goes on at Start.
+// FollowEnd; recovery arriving there goes on at Start. A merged one stands for
+// several epochs: those above the boundary before it, up to Epoch.
 type Boundary struct {
 	Epoch           uint64
-	IncarnationHash uint64 // xxhash64 of the incarnation's 16 bytes
+	IncarnationHash uint64 // xxhash64 of the incarnation's 16 bytes, 1 where that is 0; 0: merged
 	FollowEnd       uint64 // end of the frame that the epoch follows
 	FollowSum       uint64 // sum of that frame; 0 at the log's origin
 	Start           uint64 // position of the epoch's first frame, at or beyond FollowEnd

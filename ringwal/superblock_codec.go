@@ -213,6 +213,9 @@ func (sb *Superblock) check() error {
 			x.Start > maxPosition || x.Epoch > sb.Epoch {
 			return fmt.Errorf("boundary of epoch %d at %d, start %d, makes no sense", x.Epoch, x.FollowEnd, x.Start)
 		}
+		if x.merged() && (x.Start != x.FollowEnd || i == len(sb.Boundaries)-1) {
+			return fmt.Errorf("merged boundary of epoch %d at %d makes no sense", x.Epoch, x.FollowEnd)
+		}
 		if i > 0 {
 			before := sb.Boundaries[i-1]
 			if x.Epoch <= before.Epoch || x.FollowEnd <= before.Start {

@@ -113,7 +113,7 @@ func TestMostBoundariesFit(t *testing.T) {
 	sb := goldenSuperblock()
 	sb.Boundaries = nil
 	for i := range uint64(MaxBoundaries) {
-		sb.Boundaries = append(sb.Boundaries, Boundary{Epoch: i + 1, FollowEnd: 4096 * (i + 1), Start: 4096 * (i + 1)})
+		sb.Boundaries = append(sb.Boundaries, Boundary{Epoch: i + 1, IncarnationHash: i + 1, FollowEnd: 4096 * (i + 1), Start: 4096 * (i + 1)})
 	}
 	sb.Epoch = MaxBoundaries
 	sb.extra = make([]byte, maxExtraBytes)
