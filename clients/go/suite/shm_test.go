@@ -20,8 +20,8 @@ import (
 )
 
 // startSidecar starts one that is killed when the test ends.
-func startSidecar(t testing.TB) *process {
-	p := &process{t: t, dir: t.TempDir()}
+func startSidecar(t testing.TB, size string) *process {
+	p := &process{t: t, dir: t.TempDir(), size: size}
 	p.start()
 	t.Cleanup(p.kill)
 	return p
@@ -71,7 +71,7 @@ func TestP2_ClientsKilledOnTheRing(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(kills)*2*time.Second+time.Minute)
 	defer cancel()
-	p := startSidecar(t)
+	p := startSidecar(t, "192MiB") // a victim fills the smallest log faster than it is trimmed
 	c := p.dial(t, walsidecar.WithDoor(walsidecar.DoorShm))
 	stop := make(chan struct{})
 	var appended atomic.Uint64
@@ -192,7 +192,7 @@ func (p *process) cpu() time.Duration {
 // A hundred clients that do nothing cost next to nothing; those for whose rings there
 // is no memory got the socket, and all can append.
 func TestIdleClientsCostNothing(t *testing.T) {
-	p := startSidecar(t)
+	p := startSidecar(t, "")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for i := range 100 {
@@ -222,7 +222,7 @@ func TestIdleClientsCostNothing(t *testing.T) {
 
 // More than the ring holds is submitted: the client waits for room, and goes on.
 func TestFullRingWaitsAndHeals(t *testing.T) {
-	p := startSidecar(t)
+	p := startSidecar(t, "")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c := p.dial(t, walsidecar.WithDoor(walsidecar.DoorShm))

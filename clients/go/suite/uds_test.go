@@ -2,6 +2,7 @@ package suite_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -43,6 +44,7 @@ func TestMain(m *testing.M) {
 type process struct {
 	t    testing.TB
 	dir  string
+	size string // of the log; "": the smallest
 	cmd  *exec.Cmd
 	logs bytes.Buffer
 }
@@ -56,7 +58,7 @@ func (p *process) start() {
 			p.cmd.Env = append(p.cmd.Env, variable)
 		}
 	}
-	p.cmd.Env = append(p.cmd.Env, "WALSIDECAR_WAL="+filepath.Join(p.dir, "wal"), "WALSIDECAR_WAL_SIZE=32MiB",
+	p.cmd.Env = append(p.cmd.Env, "WALSIDECAR_WAL="+filepath.Join(p.dir, "wal"), "WALSIDECAR_WAL_SIZE="+cmp.Or(p.size, "32MiB"),
 		"WALSIDECAR_SOCKET="+p.socket(), "WALSIDECAR_STORE=none", "WALSIDECAR_ADMIN=off")
 	p.cmd.Stderr = &p.logs
 	if err := p.cmd.Start(); err != nil {
