@@ -493,13 +493,74 @@ static void checksums(void)
         }
 }
 
+/* consume checks what lies in a ring between two positions as the sidecar does, and returns
+ * how many messages there are. */
+static size_t consume(const struct ring *d, uint64_t from, uint64_t *next)
+{
+    const unsigned char *ring = d->submission + AREA_HEAD_BYTES;
+    size_t count = 0;
+    while (from < d->position) {
+        size_t at = (size_t)(from & (d->size - 1));
+        uint32_t length = load32(ring + at);
+        uint16_t type = load16(ring + at + 4);
+        CHECK(at + length <= d->size && length % 8 == 0 && length > 0, "%" PRIu32 " bytes at %zu", length, at);
+        if (failures > 0)
+            return count;
+        from += length;
+        if (type == PAD) {
+            CHECK(at + length == d->size && load16(ring + at + 6) == 0, "a pad of %" PRIu32 " bytes at %zu", length, at);
+            continue;
+        }
+        CHECK(type == APPEND && load64(ring + at + 8) == (*next)++, "message %zu", count);
+        count++;
+    }
+    return count;
+}
+
+/* The ring as docs/protocol.md has it: whole messages, pads that end where it does, nothing
+ * overwritten before it is free, over many laps. */
+static void ring_layout(void)
+{
+    struct ring d = { .size = MIN_RING_BYTES, .max_message = MIN_RING_BYTES / 4, .bell = -1, .next_id = FIRST_RING_REQUEST };
+    static unsigned char message[MIN_RING_BYTES / 4];
+    d.submission = aligned_alloc(8, AREA_HEAD_BYTES + d.size);
+    d.completion = aligned_alloc(8, COMPLETION_BYTES);
+    memset(d.submission, 0, AREA_HEAD_BYTES + d.size);
+    memset(d.completion, 0, COMPLETION_BYTES);
+    uint64_t next = FIRST_RING_REQUEST, checked = 0;
+    for (int lap = 0; lap < 2000 && failures == 0; lap++) {
+        size_t put_in = 0;
+        for (;;) {
+            size_t n = 48 + 8 * (size_t)below(below(4) == 0 ? (sizeof message - 48) / 8 + 1 : 30);
+            if (!ring_fits(&d, n))
+                break;
+            begin_append(message, d.next_id++, true, 1, 2, 3, 1);
+            store(message, n, 4);
+            ring_put(&d, message, n);
+            ring_publish(&d);
+            put_in++;
+        }
+        CHECK(put_in > 0 && d.position - d.free <= d.size, "%zu messages", put_in);
+        CHECK(atomic_load(word64(d.submission, SUBMISSION_TAIL)) == d.position, "not published");
+        CHECK(consume(&d, checked, &next) == put_in, "lap %d", lap);
+        checked = d.position;
+        ring_free(&d, d.position);
+    }
+    CHECK(d.position > 1000 * d.size, "%" PRIu64 " bytes", d.position);
+    CHECK(!ring_fits(&d, d.max_message + 8) && ring_fits(&d, d.max_message), "the largest message");
+    free(d.submission);
+    free(d.completion);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
         fprintf(stderr, "usage: %s wire/testdata\n", argv[0]);
         return 2;
     }
+    seed(1);
     checksums();
+    ring_layout();
     golden_vectors(argv[1]);
     malformed_vectors(argv[1]);
     errors(argv[1]);
