@@ -9,7 +9,7 @@ LDFLAGS  := -s -w -X github.com/walsidecar/walsidecar/sidecar.Version=$(VERSION)
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: run build test check lint race fuzz arm64 bench help
+.PHONY: run build test check lint race mutations fuzz arm64 bench help
 
 run: build ## build, start the sidecar, append and read back a first record; stop with Ctrl-C
 	@tools/first-run $(BIN)
@@ -29,6 +29,9 @@ lint: ## go vet and golangci-lint
 
 race: ## the rooms with goroutines, under the race detector
 	$(GO) test -race -short $(shell tools/rooms race)
+
+mutations: ## plant one bug after the other and see the simulator find it (minutes)
+	WALSIDECAR_MUTATIONS=1 $(GO) test -count=1 -timeout 60m -v -run '^TestPlantedBugsAreFound$$' ./sim
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	tools/fuzz $(or $(FUZZTIME),10s)
