@@ -171,20 +171,10 @@ func serveStress(d *Door, r *rand.Rand) error {
 			return err
 		}
 		if !some {
-			if r.IntN(2) == 0 { // a sleep that some bytes do not end, until that is changed
-				d.Arm(d.Taken() + uint64(r.IntN(2000)))
-				pause(r)
-			}
-			d.Arm(d.Taken())
-			if some, err = d.Load(); err != nil {
+			closed, err := sleepStress(d, r)
+			if closed || err != nil {
 				return err
 			}
-			if !some {
-				if d.Bell.Wait() != nil {
-					break
-				}
-			}
-			d.Disarm()
 			continue
 		}
 		extents = extents[:0]
@@ -207,5 +197,20 @@ func serveStress(d *Door, r *rand.Rand) error {
 		pause(r)
 		d.Publish(extents, 0)
 	}
-	return nil
+}
+
+// sleepStress sleeps until the bell, unless there is something to be taken; closed: it
+// was the last time.
+func sleepStress(d *Door, r *rand.Rand) (closed bool, err error) {
+	if r.IntN(2) == 0 { // a sleep that some bytes do not end, until that is changed
+		d.Arm(d.Taken() + uint64(r.IntN(2000)))
+		pause(r)
+	}
+	d.Arm(d.Taken())
+	some, err := d.Load()
+	if err == nil && !some {
+		closed = d.Bell.Wait() != nil
+	}
+	d.Disarm()
+	return closed, err
 }
