@@ -31,7 +31,7 @@ race: ## the rooms with goroutines, under the race detector
 	$(GO) test -race -short $(shell tools/rooms race)
 
 mutations: ## plant one bug after the other and see the simulator find it (minutes)
-	WALSIDECAR_MUTATIONS=1 $(GO) test -count=1 -timeout 60m -v -run '^TestPlantedBugsAreFound$$' ./sim
+	WALSIDECAR_MUTATIONS=1 $(GO) test -count=1 -timeout 60m -v -run '^Test(PlantedBugsAreFound|VariantsKeepThePromises)$$' ./sim
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	tools/fuzz $(or $(FUZZTIME),10s)

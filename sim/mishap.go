@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device/simdev"
@@ -180,8 +181,8 @@ func (w *World) salvage(h *host) {
 		w.fail("P7", "salvage failed: %v", err)
 	}
 	w.stats.Salvaged++
-	if sound > 0 {
-		return
+	if sound > 0 || merged(sbs.Newest) {
+		return // salvage is careful then: it may leave out a frame that stands alone
 	}
 	proven := sbs.Newest.Durable
 	for _, r := range o.frames {
@@ -194,6 +195,11 @@ func (w *World) salvage(h *host) {
 			w.fail("P7", "salvage left out the frame [%d, %d), which is whole", r.position, r.end)
 		}
 	}
+}
+
+// merged reports whether boundaries of several epochs became one.
+func merged(sb *ringwal.Superblock) bool {
+	return slices.ContainsFunc(sb.Boundaries, func(b ringwal.Boundary) bool { return b.IncarnationHash == 0 })
 }
 
 // clone copies what the oracle knows, for a snapshot.

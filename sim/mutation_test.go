@@ -14,8 +14,12 @@ import (
 	"time"
 )
 
-// mutantHistories is how many histories a planted bug may survive.
-const mutantHistories = 20_000
+// mutantHistories is how many histories a planted bug may survive; a variant has to
+// survive variantHistories.
+const (
+	mutantHistories  = 20_000
+	variantHistories = 3_000
+)
 
 // TestPlantedBugsAreFound plants the bugs of testdata/mutations one at a time into a
 // copy of the module and has the simulator look for them there: each has to break a
@@ -44,10 +48,28 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	}
 }
 
+// TestVariantsKeepThePromises plays histories on copies of the module in which a number
+// is so small that what is rare happens all the time.
+func TestVariantsKeepThePromises(t *testing.T) {
+	if os.Getenv("WALSIDECAR_MUTATIONS") == "" {
+		t.Skip("takes minutes: `make mutations`")
+	}
+	files, _ := filepath.Glob("testdata/variants/*.txt")
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			root := copyModule(t)
+			t.Log(plant(t, root, file))
+			if out, err := histories(t, root, variantHistories); err != nil {
+				t.Errorf("%v\n%s", err, endOf(out))
+			}
+		})
+	}
+}
+
 // TestMutationsApply: a change of the code must not leave a planted bug behind
 // unnoticed.
 func TestMutationsApply(t *testing.T) {
-	files, _ := filepath.Glob("testdata/mutations/*.txt")
+	files, _ := filepath.Glob("testdata/[mv]*/*.txt")
 	for _, file := range files {
 		for _, edit := range readMutation(t, file).edits {
 			text, err := os.ReadFile(filepath.Join("..", edit.path))
@@ -165,23 +187,30 @@ func copyFile(t *testing.T, from, to string) {
 var foundLine = regexp.MustCompile(`(?m)^\s+sim_test\.go:\d+: ((?:P\d+|rule|panic): .*)\n\s*after (\d+) histories`)
 
 // hunt plays histories on the module at root until one fails.
-func hunt(t *testing.T, root string) (promise string, histories int, seconds float64) {
+func hunt(t *testing.T, root string) (promise string, played int, seconds float64) {
 	t.Helper()
 	began := time.Now()
-	cmd := exec.Command("go", "test", "-count=1", "-timeout=20m", "-run=^TestHistories$", "./sim", "-histories", strconv.Itoa(mutantHistories))
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "WALSIDECAR_SIM_OUTCOMES=1", "WALSIDECAR_SEED=", "GOFLAGS=-mod=mod")
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
+	out, err := histories(t, root, mutantHistories)
 	found := foundLine.FindSubmatch(out)
 	if err == nil || found == nil {
 		t.Fatalf("the bug survived, or does not build: %v\n%s", err, endOf(out))
 	}
-	histories, _ = strconv.Atoi(string(found[2]))
-	return string(found[1]), histories, time.Since(began).Seconds()
+	played, _ = strconv.Atoi(string(found[2]))
+	return string(found[1]), played, time.Since(began).Seconds()
+}
+
+// histories plays n of them on the module at root.
+func histories(t *testing.T, root string, n int) (out []byte, err error) {
+	t.Helper()
+	cmd := exec.Command("go", "test", "-count=1", "-timeout=20m", "-run=^TestHistories$", "./sim", "-histories", strconv.Itoa(n))
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "WALSIDECAR_SIM_OUTCOMES=1", "WALSIDECAR_SEED=", "GOFLAGS=-mod=mod")
+	out, err = cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out, err
 }
 
 func endOf(out []byte) string {
