@@ -53,6 +53,7 @@ type InspectBoundary struct {
 	Epoch           uint64 `json:"epoch"`
 	FollowsPosition uint64 `json:"follows_position"`
 	StartPosition   uint64 `json:"start_position"`
+	Merged          bool   `json:"merged,omitempty"` // stands for all epochs up to this one since the boundary before it
 }
 
 var slotStates = map[ringwal.SlotState]string{
@@ -105,7 +106,7 @@ func inspectSlot(i int, slot *ringwal.Slot) InspectSuperblock {
 	r.BlockBytes, r.CapacityBytes, r.MaxFrameBytes, r.WindowBytes = sb.Geometry.BlockBytes, sb.Geometry.CapacityBytes, sb.Geometry.MaxFrameBytes, sb.Geometry.WindowBytes
 	r.StallSeconds, r.OriginPosition, r.TrimPosition, r.DurablePosition = sb.StallAfter.Seconds(), sb.Origin, sb.Trim, sb.Durable
 	for _, b := range sb.Boundaries {
-		r.Boundaries = append(r.Boundaries, InspectBoundary{Epoch: b.Epoch, FollowsPosition: b.FollowEnd, StartPosition: b.Start})
+		r.Boundaries = append(r.Boundaries, InspectBoundary{Epoch: b.Epoch, FollowsPosition: b.FollowEnd, StartPosition: b.Start, Merged: b.IncarnationHash == 0})
 	}
 	return r
 }
