@@ -97,13 +97,13 @@ static size_t put_records(unsigned char *to, uint64_t request, bool replay, uint
     return finish_message(&e);
 }
 
-static size_t put_welcome(unsigned char *to, uint32_t idle_ms)
+static size_t put_welcome(unsigned char *to, uint32_t idle_ms, uint64_t features)
 {
     struct encoder e = begin(to, WELCOME, 0, 0);
     put(&e, VERSION, 2);
     put(&e, 4, 2);
     put(&e, 4, 4);
-    put(&e, 0, 8);
+    put(&e, features, 8);
     put(&e, 1, 8);
     put_bytes(&e, "0123456789abcdef", 16);
     put(&e, 1, 8);
@@ -146,7 +146,7 @@ static size_t answer(unsigned char *to, uint64_t request)
     case 7: return encode_numbers(to, marks[below(3)], 0, request, numbers, 2);
     case 8: return encode_numbers(to, below(2) == 0 ? PONG : HEARTBEAT, 0, request, numbers, 1);
     case 9: return put_producer(to, request, below(3));
-    case 10: return put_welcome(to, 300000);
+    case 10: return put_welcome(to, 300000, 0);
     case 11:
         e = begin(to, GAP, 0, request);
         put(&e, below(2), 8);
@@ -347,6 +347,53 @@ static void garbage(int rounds)
 
 /* ---- A hostile sidecar behind a real socket ------------------------------------------- */
 
+/* hand_over answers ShmOpen with areas that are not what they should be: too small (4), not
+ * sealed (5), without heads (6), or with one descriptor missing (7). */
+static void hand_over(int fd, int way)
+{
+    unsigned char message[64];
+    struct encoder e = begin(message, SHM_INFO, 0, 1);
+    put(&e, LAYOUT, 4);
+    put(&e, MIN_RING_BYTES / 4, 4);
+    put(&e, 64, 8);
+    put(&e, MIN_RING_BYTES, 8);
+    put(&e, COMPLETION_BYTES, 8);
+    struct iovec segment = { message, finish_message(&e) };
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(FILES * sizeof(int))];
+    } control;
+    size_t count = way == 7 ? 2 : FILES;
+    int files[FILES];
+    for (size_t i = 0; i < count; i++) {
+        files[i] = memfd_create("area", MFD_ALLOW_SEALING);
+        if (ftruncate(files[i], way == 4 ? 4096 : i == 0 ? AREA_HEAD_BYTES + MIN_RING_BYTES : COMPLETION_BYTES) < 0)
+            _exit(1);
+        if (way != 5)
+            fcntl(files[i], F_ADD_SEALS, F_SEAL_SHRINK);
+    }
+    struct msghdr m = { .msg_iov = &segment, .msg_iovlen = 1, .msg_control = &control,
+                        .msg_controllen = CMSG_SPACE(count * sizeof(int)) };
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(c), files, count * sizeof(int));
+    if (sendmsg(fd, &m, MSG_NOSIGNAL) < 0)
+        _exit(1);
+    for (size_t i = 0; i < count; i++)
+        close(files[i]);
+}
+
+/* open_files counts the descriptors of this process. */
+static int open_files(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
 /* serve accepts clients for ever, and lies to them in the given way. */
 static void serve(int listener, int way)
 {
@@ -359,7 +406,7 @@ static void serve(int listener, int way)
             close(fd);
             continue;
         }
-        size_t n = put_welcome(out, way == 2 ? 1 : 300000);
+        size_t n = put_welcome(out, way == 2 ? 1 : 300000, way >= 4 ? FEATURE_SHM : 0);
         switch (way) {
         case 0: /* noise in the place of Welcome */
             for (size_t i = 0; i < n; i++)
@@ -376,6 +423,8 @@ static void serve(int listener, int way)
             close(fd);
             continue;
         }
+        if (way >= 4 && read(fd, in, sizeof in) > 0)
+            hand_over(fd, way);
         while (way != 3 && read(fd, in, sizeof in) > 0) { /* answers that nobody asked for */
             uint64_t request = 1 + below(3);
             n = answer(out, request);
@@ -403,9 +452,22 @@ static void hostile_socket(int way)
     char why[256] = "";
     wal_opts o = { .size = sizeof o, .open_timeout_ms = 300, .error_text = why, .error_text_bytes = sizeof why };
     wal *w;
+    int files = open_files();
     int64_t from = clock_ns();
+    if (way >= 4) {
+        wal_opts insists = o;
+        insists.door = WAL_DOOR_SHM;
+        CHECK(wal_open(&w, a.sun_path, &insists) == -WAL_UNSUPPORTED && w == NULL, "way %d: %s", way, why);
+    }
     int rc = wal_open(&w, a.sun_path, &o);
-    CHECK(way != 2 ? rc < 0 && w == NULL && why[0] != 0 : rc == 0, "way %d: %s", way, wal_strerror(rc));
+    if (way >= 4) { /* what cannot be used is as good as none */
+        wal_log_info info = { .shared_memory = 1 };
+        CHECK(rc == 0, "way %d: %s", way, why);
+        if (rc == 0)
+            wal_get_log_info(w, &info);
+        CHECK(!info.shared_memory, "way %d: it uses the memory", way);
+    }
+    CHECK(way < 2 || way == 3 ? rc < 0 && w == NULL && why[0] != 0 : rc == 0, "way %d: %s", way, wal_strerror(rc));
     for (int i = 0; rc == 0 && i < 30; i++) {
         wal_stream_info infos[4];
         wal_append(w, "orders", "x", 1, NULL, 10, NULL);
@@ -415,6 +477,7 @@ static void hostile_socket(int way)
     }
     CHECK(clock_ns() - from < 20 * SECOND, "way %d took too long", way);
     wal_close(w);
+    CHECK(open_files() == files, "way %d: %d descriptors more", way, open_files() - files);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     unlink(a.sun_path);
@@ -425,7 +488,7 @@ int main(int argc, char **argv)
     double seconds = argc > 1 ? strtod(argv[1], NULL) : 3;
     seed((uint64_t)clock_ns());
     signal(SIGPIPE, SIG_IGN);
-    for (int way = 0; way < 4; way++)
+    for (int way = 0; way < 8; way++)
         hostile_socket(way);
     garbage(2000);
     fuzz(seconds);
