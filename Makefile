@@ -45,4 +45,4 @@ bench: build ## measure on new files: a closed loop, then many producers; see be
 	$(BIN) bench --wal "$$dir/open" --size 1024 --producers 256 --inflight 16
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
