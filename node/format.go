@@ -62,7 +62,7 @@ func formatExisting(o FormatOptions) (*Formatted, error) {
 	}
 	defer dev.Close()
 	if err := mayFormat(dev, o); err != nil {
-		return nil, fmt.Errorf("format %s: %w; nothing was written", o.Path, err)
+		return nil, fmt.Errorf("format %w; nothing was written", atPath(o.Path, err))
 	}
 	var capacity uint64
 	if o.SizeBytes > 0 {
@@ -71,7 +71,7 @@ func formatExisting(o FormatOptions) (*Formatted, error) {
 		}
 		g, err := ringwal.DefaultGeometry(o.SizeBytes, dev.BlockBytes())
 		if err != nil {
-			return nil, fmt.Errorf("format %s: %w", o.Path, err)
+			return nil, fmt.Errorf("format %w", atPath(o.Path, err))
 		}
 		capacity = g.CapacityBytes
 	}
@@ -107,7 +107,7 @@ func formatNew(o FormatOptions) (*Formatted, error) {
 		return nil, err
 	}
 	if err := os.Link(unfinished, o.Path); err != nil { // never over a file that came meanwhile
-		return nil, fmt.Errorf("format %s: %w", o.Path, err)
+		return nil, fmt.Errorf("format %w", atPath(o.Path, err))
 	}
 	made.Created = true
 	return made, syncDirectory(filepath.Dir(o.Path))
@@ -126,7 +126,7 @@ func syncDirectory(path string) error {
 func write(dev device.Device, o FormatOptions, capacity uint64) (*Formatted, error) {
 	sb, err := ringwal.Format(dev, ringwal.FormatOptions{UUID: uuid.New(), Node: o.Node, StallAfter: o.StallAfter, CapacityBytes: capacity})
 	if err != nil {
-		return nil, fmt.Errorf("format %s: %w", o.Path, err)
+		return nil, fmt.Errorf("format %w", atPath(o.Path, err))
 	}
 	return &Formatted{Path: o.Path, LogUUID: uuid.UUID(sb.UUID).String(), Node: sb.Node, CapacityBytes: sb.Geometry.CapacityBytes,
 		BlockBytes: sb.Geometry.BlockBytes}, nil

@@ -134,14 +134,14 @@ func InspectFrames(path string, visit func(InspectFrame) error) error {
 	defer dev.Close()
 	sbs, err := ringwal.ReadSuperblocks(dev)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return atPath(path, err)
 	}
 	_, err = ringwal.Recover(dev, sbs, ringwal.Visitor{Frame: func(f *ringwal.FrameView) error {
 		return visit(InspectFrame{Position: f.Position, Kind: f.Kind.String(), Epoch: f.Epoch, LengthBytes: f.LengthBytes, BodyBytes: f.BodyBytes,
 			Records: f.Records, Items: f.Items, DurablePosition: f.Durable, Sum: fmt.Sprintf("%016x", f.Sum), PrevSum: fmt.Sprintf("%016x", f.PrevSum)})
 	}})
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return atPath(path, err)
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func Verify(path string) (*Verification, error) {
 	for try := 1; ; try++ {
 		sbs, err := ringwal.ReadSuperblocks(dev)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, atPath(path, err)
 		}
 		report, err := verify(path, dev, sbs)
 		if err == nil || !errors.Is(err, ringwal.ErrDamaged) || try == verifyTries {
@@ -201,7 +201,7 @@ func verify(path string, dev device.Device, sbs *ringwal.Superblocks) (*Verifica
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, atPath(path, err)
 	}
 	sb, r := sbs.Newest, state.recovery
 	return &Verification{Path: path, LogUUID: uuid.UUID(sb.UUID).String(), Node: sb.Node, TrimPosition: sb.Trim, EndPosition: r.End,

@@ -46,7 +46,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 	n, err := openOn(ctx, c, device.Shape(dev, c.Profile))
 	if err != nil {
 		_ = dev.Close()
-		return nil, fmt.Errorf("log %s: %w", c.Path, err)
+		return nil, fmt.Errorf("log %w", atPath(c.Path, err))
 	}
 	return n, nil
 }
@@ -377,4 +377,12 @@ func bootID() ([16]byte, error) {
 		return [16]byte{}, fmt.Errorf("the kernel's boot id: %w", err)
 	}
 	return id, nil
+}
+
+// atPath says which log the error is about, unless it says so already.
+func atPath(path string, err error) error {
+	if strings.HasPrefix(err.Error(), path+": ") {
+		return err
+	}
+	return fmt.Errorf("%s: %w", path, err)
 }

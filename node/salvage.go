@@ -2,7 +2,6 @@ package node
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
@@ -40,16 +39,16 @@ func Salvage(path string, v SalvageVisitor) (*Salvaged, error) {
 	defer dev.Close()
 	sbs, err := ringwal.ReadSuperblocks(dev)
 	if err != nil && (sbs == nil || sbs.Newest == nil || errors.Is(err, ringwal.ErrGeometry)) {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, atPath(path, err)
 	}
 	names, err := salvageNames(dev, sbs)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, atPath(path, err)
 	}
 	s := salvage{visitor: v, names: names, next: map[stream.ID]uint64{}}
 	s.found.EndPosition, err = ringwal.Salvage(dev, sbs, ringwal.SalvageVisitor{Frame: s.frame, Gap: s.gap})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, atPath(path, err)
 	}
 	return &s.found, nil
 }
