@@ -94,14 +94,18 @@ type errorReport struct {
 // typed wrong come from the one error table.
 func explain(err error) errorReport {
 	var usage usageError
+	var unknown unknownSettings
 	var fromSidecar *walsidecar.Error
 	switch {
 	case errors.Is(err, settings.ErrMalformed):
 		return errorReport{"malformed_setting", err.Error(), "walsidecar config lists every setting and what is legal", wire.ExitUsage}
+	case errors.As(err, &unknown):
+		return errorReport{wire.CodeUsage.String(), err.Error(), "walsidecar config lists every setting", wire.ExitUsage}
 	case errors.As(err, &usage), isCobraUsage(err):
 		return errorReport{wire.CodeUsage.String(), err.Error(), "see walsidecar help", wire.ExitUsage}
 	case errors.Is(err, errNotReady):
-		return report(wire.CodeNotReady, err.Error(), "is the sidecar running, and the socket path right?")
+		const hint = "is the sidecar running, and the socket path right?"
+		return report(wire.CodeNotReady, strings.Replace(err.Error(), "; "+hint, "", 1), hint)
 	case errors.As(err, &fromSidecar):
 		// Its text ends in the hint, which is shown apart.
 		return report(fromSidecar.Code, strings.Replace(err.Error(), "; "+fromSidecar.Hint, "", 1), fromSidecar.Hint)

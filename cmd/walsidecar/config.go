@@ -35,6 +35,9 @@ func newConfigCommand(a *app) *cobra.Command {
 	return cmd
 }
 
+// unknownSettings are WALSIDECAR_* variables that are no settings.
+type unknownSettings struct{ error }
+
 // checkConfig fails when a WALSIDECAR_* variable is no setting.
 func checkConfig(a *app) error {
 	var faults []error
@@ -42,7 +45,7 @@ func checkConfig(a *app) error {
 		faults = append(faults, errors.New(u.String()))
 	}
 	if err := errors.Join(faults...); err != nil {
-		return usageError{err}
+		return unknownSettings{err}
 	}
 	return nil
 }
