@@ -206,12 +206,26 @@ func (s *Session) ringChunk(r *ring) *Chunk {
 	return c
 }
 
+// ringGrace is how long the ring of a client that was sent away stays as it is. What
+// the client has to send again lies there, and it needs a moment to copy it.
+const ringGrace = 2 * time.Second
+
 // closeRing gives the memory back. Called by the commit loop, with s.mu held, when
 // nobody else uses the ring any more.
 func (s *Session) closeRing() {
-	go s.ring.door.Close() // it takes a while, for which the commit loop must not wait
-	s.host.rings.Give(s.ring.bytes)
+	r, host := s.ring, s.host
 	s.ring = nil
+	if s.goodbye == wire.CodeOK { // the client has gone by itself
+		go r.door.Close() // it takes a while, for which the commit loop must not wait
+		host.rings.Give(r.bytes)
+	} else {
+		s.held -= r.bytes
+		time.AfterFunc(ringGrace, func() {
+			r.door.Close()
+			host.rings.Give(r.bytes)
+			host.options.Budget.Give(r.bytes)
+		})
+	}
 	s.settle()
 }
 

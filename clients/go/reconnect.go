@@ -187,6 +187,27 @@ func (c *Client) rebuild() {
 	c.stall.end()
 }
 
+// takeOutAll copies what is unanswered out of the ring: a sidecar that lives on takes
+// the ring's memory back soon after it has ended the session. A message that is gone
+// already has an unknown outcome, and its producer cannot go on behind it.
+func (c *Client) takeOutAll() {
+	f := &c.flight
+	for number := f.head; number < f.tail; number++ {
+		r := f.at(number)
+		if r.pending == nil || !r.chunk.mapped {
+			continue
+		}
+		r.takeOut()
+		h, body, _, _, err := wire.Message(r.message())
+		if err == nil {
+			err = c.encode.Decode(h, body)
+		}
+		if err != nil {
+			r.sent, c.producer.renew = true, true
+		}
+	}
+}
+
 // uninstall takes the connection away. Requests that may have reached the sidecar
 // are marked; calls that must not be repeated fail.
 func (c *Client) uninstall(n *connection, why error) {
@@ -218,6 +239,7 @@ func (c *Client) uninstall(n *connection, why error) {
 			r.sent, r.absent = true, false
 		}
 	}
+	c.takeOutAll()
 	calls := c.calls
 	c.calls = map[uint64]*call{}
 	for _, id := range sortedKeys(calls) {
