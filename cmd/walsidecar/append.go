@@ -63,7 +63,7 @@ func runAppend(a *app, cmd *cobra.Command, args []string, f appendFlags) error {
 	if f.producer != "" && !single {
 		return usagef("--producer and --sequence are for one record: give TEXT or --raw")
 	}
-	client, err := dial(cmd, f.timeout)
+	client, err := dialRestarting(cmd, f.timeout)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,6 +25,23 @@ func addClientFlags(cmd *cobra.Command) { addSettingFlags(cmd, settingSocket) }
 func dial(cmd *cobra.Command, giveUpAfter time.Duration) (*walsidecar.Client, error) {
 	return connect(cmd, giveUpAfter, walsidecar.WithGiveUpAfter(giveUpAfter), walsidecar.WithDoor(walsidecar.DoorSocket))
 }
+
+// dialRestarting is dial for a command that survives restarts of the sidecar: one that is
+// just being restarted is waited for as one that was lost later. Where there is no socket at
+// all, none was lost.
+func dialRestarting(cmd *cobra.Command, giveUpAfter time.Duration) (*walsidecar.Client, error) {
+	seen := false
+	for until := time.Now().Add(giveUpAfter); ; time.Sleep(dialAgainAfter) {
+		client, err := dial(cmd, giveUpAfter)
+		seen = seen || !errors.Is(err, fs.ErrNotExist)
+		if err == nil || !seen || !errors.Is(err, walsidecar.ErrDisconnected) || time.Now().After(until) {
+			return client, err
+		}
+	}
+}
+
+// dialAgainAfter is the pause between two attempts of dialRestarting.
+const dialAgainAfter = 50 * time.Millisecond
 
 // dialPatiently is dial for a command that waits for a lost sidecar for ever: only the first
 // connection must come within the time.
