@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"math"
 
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
@@ -26,6 +27,9 @@ type Salvaged struct {
 	Gaps        uint64 `json:"gaps"`
 	LostBytes   uint64 `json:"lost_bytes"`
 	EndPosition uint64 `json:"end_position"`
+	// Problem is what is wrong with the superblocks; empty where they are sound. With
+	// a problem the end of the log is only what the frames themselves tell.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Salvage reads what survives of a damaged log. It writes nothing and needs one
@@ -41,16 +45,31 @@ func Salvage(path string, v SalvageVisitor) (*Salvaged, error) {
 	if err != nil && (sbs == nil || sbs.Newest == nil || errors.Is(err, ringwal.ErrGeometry)) {
 		return nil, atPath(path, err)
 	}
+	problem := ""
+	if err != nil {
+		problem, sbs = err.Error(), anyEpoch(sbs)
+	}
 	names, err := salvageNames(dev, sbs)
 	if err != nil {
 		return nil, atPath(path, err)
 	}
-	s := salvage{visitor: v, names: names, next: map[stream.ID]uint64{}}
+	s := salvage{visitor: v, names: names, next: map[stream.ID]uint64{}, found: Salvaged{Problem: problem}}
 	s.found.EndPosition, err = ringwal.Salvage(dev, sbs, ringwal.SalvageVisitor{Frame: s.frame, Gap: s.gap})
 	if err != nil {
 		return nil, atPath(path, err)
 	}
 	return &s.found, nil
+}
+
+// anyEpoch is sbs for a log whose newest superblock may be lost: the epochs that only
+// that one knew are taken by the chain of their sums, as in a range of merged
+// boundaries. Where one of them jumped, the jump looks like a gap.
+func anyEpoch(sbs *ringwal.Superblocks) *ringwal.Superblocks {
+	sb := *sbs.Newest
+	sb.Boundaries = []ringwal.Boundary{{Epoch: math.MaxUint64, FollowEnd: sb.Trim, FollowSum: sb.TrimPrevSum, Start: sb.Trim}}
+	all := *sbs
+	all.Newest = &sb
+	return &all
 }
 
 type salvage struct {

@@ -68,6 +68,9 @@ type Superblocks struct {
 func ReadSuperblocks(d device.Device) (*Superblocks, error) {
 	buf := alignedBytes(SlotBytes, d.BlockBytes())
 	sbs := &Superblocks{}
+	if d.SizeBytes() <= RingStart {
+		return sbs, fmt.Errorf("%s: %w: %d bytes do not hold the superblocks of one", d.Path(), ErrNotALog, d.SizeBytes())
+	}
 	for i := range sbs.Slots {
 		if _, err := d.ReadAt(buf, int64(i)*SlotBytes); err != nil {
 			sbs.Slots[i] = Slot{State: SlotUnreadable, Err: fmt.Errorf("superblock slot %d: %w", i, err)}

@@ -51,6 +51,10 @@ func runSalvage(a *app, path string) error {
 	if err != nil {
 		return err
 	}
+	if found.Problem != "" {
+		return fmt.Errorf("%s: %w: %s; %d records survive, and what only a lost superblock knew of may be missing",
+			path, ringwal.ErrDamaged, found.Problem, found.Records)
+	}
 	if lost > 0 {
 		return fmt.Errorf("%s: %w: %d records survive, up to %d bytes of the log are missing", path, ringwal.ErrDamaged, found.Records, found.LostBytes)
 	}
