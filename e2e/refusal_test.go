@@ -187,9 +187,7 @@ func TestADeviceThatGrewStartsAndSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := h.serve()
-	if !strings.Contains(p.stderr.String(), "grew") {
-		t.Fatalf("log: %s", p.stderr)
-	}
+	await(t, "the log line about it", func() bool { return strings.Contains(p.stderr.String(), "grew") })
 	h.must("append", "s", "x")
 }
 

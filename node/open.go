@@ -72,8 +72,12 @@ func makeMissingFile(c Config) error {
 	if err == nil || !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	_, err = Format(FormatOptions{Path: c.Path, Node: c.Node, SizeBytes: c.SizeBytes, StallAfter: c.StallAfter})
-	return err
+	made, err := Format(FormatOptions{Path: c.Path, Node: c.Node, SizeBytes: c.SizeBytes, StallAfter: c.StallAfter})
+	if err != nil {
+		return err
+	}
+	c.Log.Info("made a new log", "path", made.Path, "node", made.Node, "log_uuid", made.LogUUID, "capacity_bytes", made.CapacityBytes)
+	return nil
 }
 
 // belongsToKernel reports whether a path that does not exist would be a device: no

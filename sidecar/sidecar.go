@@ -137,10 +137,10 @@ func (p *process) open(ctx context.Context) error {
 	budget := session.NewBudget(int64(p.Settings.Memory) / sessionShare)
 	server := "walsidecar " + ThisBuild().Version
 	p.host = session.NewHost(session.Options{Log: p.hosted, Budget: budget, Server: server, Logger: p.Log})
-	if err := p.openAdmin(); err != nil {
+	if err := p.openDoors(budget); err != nil {
 		return err
 	}
-	if err := p.openDoors(budget); err != nil {
+	if err := p.openAdmin(); err != nil {
 		return err
 	}
 	p.path = target.path

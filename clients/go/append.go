@@ -65,13 +65,25 @@ func (c *Client) SubmitBatch(ctx context.Context, entries []Entry, opts ...Appen
 	if len(entries) == 0 {
 		return Ticket{}, newError(wire.CodeBadRequest, opAppend, "", "a batch has at least one record")
 	}
+	for i := range entries {
+		if entries[i].Stream == "" {
+			return Ticket{}, noStreamName()
+		}
+	}
 	a := appending{batch: entries}
 	return c.admit(ctx, &a, opts, true)
 }
 
 func (c *Client) submit(ctx context.Context, stream string, data []byte, opts []AppendOption, block bool) (Ticket, error) {
+	if stream == "" {
+		return Ticket{}, noStreamName()
+	}
 	a := appending{stream: stream, data: data}
 	return c.admit(ctx, &a, opts, block)
+}
+
+func noStreamName() error {
+	return newError(wire.CodeBadRequest, opAppend, "", "bad name of a stream: it is empty")
 }
 
 // opAppend is the Op of errors of appends.
