@@ -226,22 +226,34 @@ func TestFullRingWaitsAndHeals(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c := p.dial(t, walsidecar.WithDoor(walsidecar.DoorShm))
+	if _, err := c.Append(ctx, "s", []byte("the stream is known from here on")); err != nil {
+		t.Fatal(err)
+	}
+	// A sidecar that stands still takes nothing out of the ring.
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
 	var tickets []walsidecar.Ticket
 	full := false
+	data := make([]byte, 300_000)
 	for i := range 40 { // 12 MB through 4 MiB
-		data := make([]byte, 300_000+i)
 		ticket, err := c.TrySubmit("s", data)
 		if errors.Is(err, walsidecar.ErrWouldBlock) {
-			full = full || i > 0
+			if !full {
+				full = true
+				if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+			}
 			ticket, err = c.Submit(ctx, "s", data)
 		}
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%d: %v", i, err)
 		}
 		tickets = append(tickets, ticket)
 	}
 	for i, ticket := range tickets {
-		if r, err := ticket.Wait(ctx); err != nil || r.Offset != uint64(i) {
+		if r, err := ticket.Wait(ctx); err != nil || r.Offset != uint64(i+1) {
 			t.Fatalf("%d: %+v, %v", i, r, err)
 		}
 	}
