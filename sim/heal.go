@@ -39,6 +39,9 @@ func (w *World) heal() {
 		s := w.oracle.now.streams[i]
 		if s.first < s.next() {
 			h.must(&request{kind: doTrim, stream: s.id, before: s.next()})
+			h.settle()
+			h.log.Seal(w.now) // so slowly that each is sealed
+			h.settle()
 			if h.log.Err() != nil || w.over {
 				break
 			}

@@ -160,6 +160,7 @@ func (w *World) start() {
 	case err == nil:
 		w.tracef("%s is up: epoch %d, trim %d, durable %d, head %d", h.name, h.log.Superblock().Epoch, h.log.Trim(), h.log.Durable(), h.log.Head())
 		w.host = h
+		w.oracle.tail = tail{} // its superblock is in force
 	case h.port.dead:
 		w.buried(h)
 	default:

@@ -82,11 +82,16 @@ func (o *oracle) badSlots() (bad, unsure int) {
 
 // reset prepares for a recovery by that superblock.
 func (o *oracle) reset(sb *ringwal.Superblock) {
-	if sb.Epoch <= o.tail.epoch {
-		o.frames = append(o.frames, o.tail.frames...)
-		o.entries = append(o.entries, o.tail.entries...)
+	o.voidFrom(slices.IndexFunc(o.frames, func(r *frameRecord) bool { return r.voidBy > 0 }))
+	n := 0
+	for n < len(o.tail.frames) && sb.Epoch < o.tail.frames[n].voidBy {
+		n++
 	}
-	o.tail = tail{}
+	if n > 0 {
+		k := o.tail.frames[n-1].to - o.count()
+		o.frames, o.tail.frames = append(o.frames, o.tail.frames[:n]...), o.tail.frames[n:]
+		o.entries, o.tail.entries = append(o.entries, o.tail.entries[:k]...), o.tail.entries[k:]
+	}
 	trim := sb.Trim
 	o.cursor, _ = o.frameAt(trim)
 	if o.strict && o.w.profile.kind != Lying && trim < o.trim {
@@ -95,6 +100,22 @@ func (o *oracle) reset(sb *ringwal.Superblock) {
 	if asked, _ := o.frameAt(o.trimAsked); o.cursor > asked { // what a jump left void may go too
 		o.w.fail("P5", "the superblock says that the log begins at %d, and nobody asked for more than %d", trim, o.trimAsked)
 	}
+}
+
+// voidFrom moves the frames from index kept on, and their entries, into the tail; kept
+// below 0 moves none.
+func (o *oracle) voidFrom(kept int) {
+	if kept < 0 {
+		return
+	}
+	count := o.baseCount
+	if kept > 0 {
+		count = max(count, o.frames[kept-1].to)
+	}
+	o.tail.frames = append(slices.Clone(o.frames[kept:]), o.tail.frames...)
+	o.tail.entries = append(slices.Clone(o.entries[count-o.baseCount:]), o.tail.entries...)
+	o.frames = o.frames[:kept:kept]
+	o.entries = o.entries[: count-o.baseCount : count-o.baseCount]
 }
 
 // recovers compares a frame that recovery found with what was submitted there.
@@ -146,16 +167,19 @@ func (o *oracle) judge(h *host, state *recovered) {
 	} else if end < o.ackedEnd() {
 		w.fail("P2", "the log was recovered up to %d, and %d was durable", end, o.ackedEnd())
 	}
-	count := o.baseCount
-	if kept > 0 {
-		count = max(count, o.frames[kept-1].to)
+	for i, r := range o.frames {
+		switch {
+		case i < kept:
+			r.voidBy = 0
+		case r.voidBy == 0:
+			r.voidBy = state.sbs.MaxEpoch + 1
+		}
 	}
-	o.tail = tail{frames: slices.Clone(o.frames[kept:]), entries: slices.Clone(o.entries[count-o.baseCount:]), epoch: state.sbs.MaxEpoch}
-	o.frames = o.frames[:kept:kept]
-	if count < o.ackedCount {
-		w.fail("P11", "entry %d was shown by an answer, and %d were recovered", o.ackedCount-1, count)
+	o.voidFrom(kept)
+	if o.count() < o.ackedCount {
+		w.fail("P11", "entry %d was shown by an answer, and %d were recovered", o.ackedCount-1, o.count())
 	}
-	o.goOn(count, end)
+	o.goOn(end)
 	if what := o.sameState(state.table); what != "" {
 		w.fail("P2", "the state recovered up to %d is not the state there: %s", end, what)
 	}
@@ -212,9 +236,9 @@ func (o *oracle) within(at place, count int64) bool {
 	return true
 }
 
-// goOn makes the first count entries the log: the rest was never acked.
-func (o *oracle) goOn(count int64, end uint64) {
-	o.entries = o.entries[: count-o.baseCount : count-o.baseCount]
+// goOn makes what was kept of the entries the log: the rest was never acked.
+func (o *oracle) goOn(end uint64) {
+	count := o.count()
 	o.issuedTo = count
 	o.now = o.base.clone()
 	for i, e := range o.entries {

@@ -55,12 +55,12 @@ type place struct {
 	offset uint64
 }
 
-// tail is what lay beyond the end of the last recovery. It is void once the superblock
-// of the epoch that goes on there can be read; until then it may still be recovered.
+// tail is what lay beyond the end of the last recovery: each frame is void once the
+// superblock of the epoch that voids it can be read, and until then it may still be
+// recovered.
 type tail struct {
 	frames  []*frameRecord
-	entries []*entry
-	epoch   uint64 // the newest when it was left behind
+	entries []*entry // those of the frames, and of none yet
 }
 
 // frameRecord is a frame as it was submitted.
@@ -75,6 +75,7 @@ type frameRecord struct {
 	content       uint64 // hash of what was written
 	from, to      int64  // entries that it holds
 	finished      bool   // the disk said so
+	voidBy        uint64 // epoch that goes on before it; 0: it is part of the log
 }
 
 // slotRecord is what a superblock slot must hold.

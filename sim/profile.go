@@ -92,6 +92,7 @@ func drawProfile(rng *rand.Rand, kind Kind) *profile {
 	if rng.IntN(2) == 0 { // few streams, and room to empty each
 		p.names = 2 + rng.IntN(3)
 		p.geometry.CapacityBytes = max(p.geometry.CapacityBytes, uint64(p.geometry.BlockBytes)*stream.TrimReserveShare*2*uint64(p.names+2))
+		p.hoards(rng)
 	}
 	p.origin = drawOrigin(rng, p.geometry)
 	if rng.IntN(2) == 0 {
@@ -99,6 +100,17 @@ func drawProfile(rng *rand.Rand, kind Kind) *profile {
 			Reaches: rng.IntN(4), Vanishes: rng.IntN(4), Scatters: 1 + rng.IntN(3)}
 	}
 	return p
+}
+
+// hoards makes some applications keep nearly everything, so that the log is full, and
+// crashes come often.
+func (p *profile) hoards(rng *rand.Rand) {
+	if rng.IntN(2) == 0 {
+		return
+	}
+	p.trimmer, p.trims, p.deletes, p.seals = false, 3, 0, 0
+	p.appends, p.medium, p.large = 60, 30, 60
+	p.crash, p.startCrash = 0.01+0.02*rng.Float64(), 0.02*rng.Float64()
 }
 
 // drawGeometry is a log of 16 to 1024 blocks: small, so that it is full and wraps soon.
