@@ -112,7 +112,7 @@ func (n *Node) bringUp(ctx context.Context) error {
 		return err
 	}
 	n.start.WasClean, n.start.GrownBytes = sbs.Newest.Clean, sbs.GrownBytes
-	state, err := n.recover(sbs)
+	sbs, state, err := n.recover(sbs)
 	if err != nil {
 		return err
 	}
@@ -187,26 +187,29 @@ type recovered struct {
 
 // recover rebuilds the state from the log, read-only; it flushes and reads the
 // unproven tail once more, since what was only in a cache may be gone.
-func (n *Node) recover(sbs *ringwal.Superblocks) (*recovered, error) {
+func (n *Node) recover(sbs *ringwal.Superblocks) (*ringwal.Superblocks, *recovered, error) {
 	for range recoverTries {
 		state, err := rebuild(n.dev, sbs)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := n.dev.Flush(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		err = ringwal.VerifyTail(n.dev, sbs, state.recovery)
 		if err == nil {
 			n.start.Recovered = *state.recovery
-			return state, nil
+			return sbs, state, nil
 		}
 		if !errors.Is(err, ringwal.ErrTailChanged) {
-			return nil, err
+			return nil, nil, err
 		}
 		n.log.Warn("the end of the log read differently after the flush; recovering again", "error", err)
+		if sbs, err = n.identify(); err != nil {
+			return nil, nil, err
+		}
 	}
-	return nil, fmt.Errorf("%w %d times in a row: the device returns different bytes for the same place", ringwal.ErrTailChanged, recoverTries)
+	return nil, nil, fmt.Errorf("%w %d times in a row: the device returns different bytes for the same place", ringwal.ErrTailChanged, recoverTries)
 }
 
 // rebuild reads a whole log and returns its state. It writes nothing.

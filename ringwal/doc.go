@@ -22,7 +22,7 @@
 //
 //	sbs, err := ReadSuperblocks(d)          // identity: before the first write of any kind
 //	r, err := Recover(d, sbs, visitor)      // read-only
-//	d.Flush(); err = VerifyTail(d, sbs, r)  // ErrTailChanged: recover again
+//	d.Flush(); err = VerifyTail(d, sbs, r)  // ErrTailChanged: from the top again
 //	log, err := Start(sbs, r, epoch, buffers)
 //	for { NextSuperblock, write, SuperblockDone }   // until SuperblockInForce
 //	log.Checkpoint(state)                   // unless r.CheckpointIsLast
