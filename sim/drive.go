@@ -40,7 +40,7 @@ func (w *World) hostStep() {
 	case 4:
 		if len(h.flights) > 0 {
 			if f := h.flights[w.rng.IntN(len(h.flights))]; !f.ended {
-				h.view.Progress(f.write)
+				w.progress(h.view, f.write)
 			}
 		}
 	case 5:

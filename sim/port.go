@@ -63,7 +63,7 @@ func (p *port) write(b []byte, offset int64, f *flight) error {
 		p.w.pass(int64(p.w.profile.stall) + p.w.rng.Int64N(1e9))
 	}
 	if p.w.chance(0.2) {
-		p.view.Progress(write)
+		p.w.progress(p.view, write)
 	}
 	if err := p.before(); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (w *World) late() {
 		for _, write := range h.view.InFlight() {
 			switch w.rng.IntN(60) {
 			case 0:
-				h.view.Progress(write)
+				w.progress(h.view, write)
 			case 1:
 				w.land(h, write)
 			}
@@ -130,10 +130,18 @@ func (w *World) late() {
 	}
 }
 
-// land ends a late write: it lands whole, in part, or not at all.
+// progress lets a part of a write reach the disk's cache.
+func (w *World) progress(v *simdev.View, write *simdev.Write) {
+	v.Progress(write)
+	w.progressed[write] = true
+}
+
+// land ends a late write: it lands whole, in part, or not at all. What a part of has
+// been in the cache before lands whole: a flush may have found that part gone, and no
+// disk brings it into its cache a second time.
 func (w *World) land(h *host, write *simdev.Write) {
 	w.tracef("late write %d of %s at offset %d ends", write.Number(), h.name, write.Offset())
-	if w.chance(0.5) {
+	if w.progressed[write] || w.chance(0.5) {
 		_ = h.view.Finish(write)
 		return
 	}

@@ -68,6 +68,9 @@ type World struct {
 	disk    *simdev.Disk
 	host    *host   // nil between two
 	former  []*host // crashed, with writes that may still land
+
+	progressed map[*simdev.Write]bool // some of it has been in the disk's cache
+
 	hosts   int
 	oracle  *oracle
 	clients []*client
@@ -122,7 +125,7 @@ func run(o Options, traced bool) (stats Stats, failure *Failure) {
 
 func newWorld(o Options, traced bool) *World {
 	rng := rand.New(rand.NewPCG(o.Seed, 0x77616c73696465))
-	w := &World{rng: rng, profile: drawProfile(rng, o.Kind), traced: traced, now: 1 + rng.Int64N(1<<40), wall: 1_700_000_000_000_000_000}
+	w := &World{rng: rng, progressed: map[*simdev.Write]bool{}, profile: drawProfile(rng, o.Kind), traced: traced, now: 1 + rng.Int64N(1<<40), wall: 1_700_000_000_000_000_000}
 	if o.adjust != nil {
 		o.adjust(w.profile)
 	}
