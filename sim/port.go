@@ -130,10 +130,12 @@ func (w *World) late() {
 	}
 }
 
-// progress lets a part of a write reach the disk's cache.
+// progress lets a part of a write reach the disk's cache, once.
 func (w *World) progress(v *simdev.View, write *simdev.Write) {
-	v.Progress(write)
-	w.progressed[write] = true
+	if !w.progressed[write] {
+		w.progressed[write] = true
+		v.Progress(write)
+	}
 }
 
 // land ends a late write: it lands whole, in part, or not at all. What a part of has
