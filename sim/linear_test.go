@@ -235,7 +235,7 @@ func recordHistory(seed uint64) (history []porcupine.Operation, crashes int, fai
 // other, each between its call and its answer. One without an answer happened or did
 // not, and that is settled when the next host is up.
 func TestP11_AnswersAndReadsAreLinearizableOverCrashes(t *testing.T) {
-	first, n := uint64(1), uint64(400)
+	first, n := uint64(1), uint64(300)
 	if seed := oneSeed(t); seed != 0 {
 		first, n = seed, 1
 	}

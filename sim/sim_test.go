@@ -17,7 +17,7 @@ import (
 
 var (
 	seedFlag      = flag.Uint64("seed", 0, "play the one history of this seed; 0: WALSIDECAR_SEED, or many")
-	historiesFlag = flag.Int("histories", 0, "histories that TestHistories plays; 0: WALSIDECAR_SIM_HISTORIES, or 3000")
+	historiesFlag = flag.Int("histories", 0, "histories that TestHistories plays; 0: WALSIDECAR_SIM_HISTORIES, or 2000")
 )
 
 func TestMain(m *testing.M) {
@@ -62,7 +62,7 @@ func TestHistories(t *testing.T) {
 		n = int(fromEnvironment(t, "WALSIDECAR_SIM_HISTORIES"))
 	}
 	if n == 0 {
-		n = 3000
+		n = 2000
 	}
 	if testing.Short() {
 		n /= 10
