@@ -239,6 +239,7 @@ const (
 
 // fakeSidecar serves one fakeLog on a Unix socket.
 type fakeSidecar struct {
+	stopped  bool // guarded by mu: connections that come are closed
 	errorf   func(format string, args ...any)
 	log      *fakeLog
 	path     string
@@ -269,7 +270,9 @@ func startFakeSidecar(path string, errorf func(format string, args ...any)) *fak
 func (f *fakeSidecar) start() {
 	listener, err := net.Listen("unix", f.path)
 	must(err)
-	f.listener = listener
+	f.mu.Lock()
+	f.listener, f.stopped = listener, false
+	f.mu.Unlock()
 	f.wg.Go(func() {
 		for {
 			conn, err := listener.Accept()
@@ -277,6 +280,11 @@ func (f *fakeSidecar) start() {
 				return
 			}
 			f.mu.Lock()
+			if f.stopped { // it came while the sidecar was being stopped
+				f.mu.Unlock()
+				_ = conn.Close()
+				return
+			}
 			f.conns[conn] = struct{}{}
 			f.mu.Unlock()
 			f.wg.Go(func() {
@@ -292,8 +300,9 @@ func (f *fakeSidecar) start() {
 
 // stop ends the sidecar as a crash would: whatever was not answered stays so.
 func (f *fakeSidecar) stop() {
-	_ = f.listener.Close()
 	f.mu.Lock()
+	f.stopped = true
+	_ = f.listener.Close()
 	for conn := range f.conns {
 		_ = conn.Close()
 	}
