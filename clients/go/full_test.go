@@ -27,7 +27,11 @@ func TestFullLogEndsEverythingInFlightBehindTheRefusedRecord(t *testing.T) {
 	}
 	inLine := make(chan error, 1)
 	go func() {
-		_, err := c.Submit(ctx, "s", []byte("in line"))
+		// It is refused in line, or in flight if the answers made room for it before.
+		ticket, err := c.Submit(ctx, "s", []byte("in line"))
+		if err == nil {
+			_, err = ticket.Wait(ctx)
+		}
 		inLine <- err
 	}()
 	waitUntil(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.room) == 1 })

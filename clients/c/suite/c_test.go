@@ -256,7 +256,7 @@ func TestExamples(t *testing.T) {
 	socket := filepath.Join(home, "s")
 	env := []string{"WALSIDECAR_SOCKET=" + socket, "LD_LIBRARY_PATH=" + dir}
 	serve := exec.Command(program, "serve")
-	serve.Env = append(os.Environ(), "WALSIDECAR_WAL="+filepath.Join(home, "wal"), "WALSIDECAR_WAL_SIZE=32MiB",
+	serve.Env = append(os.Environ(), "WALSIDECAR_WAL="+filepath.Join(home, "wal"), "WALSIDECAR_WAL_SIZE=128MiB",
 		"WALSIDECAR_SOCKET="+socket, "WALSIDECAR_STORE=none", "WALSIDECAR_ADMIN=off")
 	if err := serve.Start(); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	walsidecar "github.com/walsidecar/walsidecar/clients/go"
 )
 
-// Sidecar is one sidecar whose log is new, 32 MiB large, with the store none.
+// Sidecar is one sidecar whose log is new, with the store none.
 type Sidecar struct {
 	// Dial connects a client that is closed when the test ends.
 	Dial func(t testing.TB, opts ...walsidecar.Option) *walsidecar.Client
@@ -26,29 +26,34 @@ type Sidecar struct {
 // Patience is how long one test may take.
 const Patience = 2 * time.Minute
 
-// Run runs the suite; start makes a new sidecar for each test.
-func Run(t *testing.T, start func(t testing.TB) *Sidecar) {
+// smallLog is soon full; largeLog has room for a frame of one block every 100 us
+// over five seconds, which is more than a test of a second writes that never trims.
+const smallLog, largeLog = "32MiB", "256MiB"
+
+// Run runs the suite; start makes a new sidecar for each test, with a log of the size.
+func Run(t *testing.T, start func(t testing.TB, size string) *Sidecar) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, context.Context, *Sidecar)
+		size string
 	}{
-		{"AppendReadReplay", appendReadReplay},
-		{"Pipelines", pipelines},
-		{"BatchesAndConditions", batchesAndConditions},
-		{"Producers", producers},
-		{"StreamLife", streamLife},
-		{"ListInPages", listInPages},
-		{"FollowSeesAppendsInOrder", follow},
-		{"LargestRecord", largestRecord},
-		{"P2_EachRecordOnceOverCrashes", crashes},
-		{"P2_ReadersGoOnOverCrashes", readersOverCrashes},
-		{"P12_FullLogHealsByTrim", fullLog},
-		{"P12_WaitWhileFull", waitWhileFull},
+		{"AppendReadReplay", appendReadReplay, smallLog},
+		{"Pipelines", pipelines, smallLog},
+		{"BatchesAndConditions", batchesAndConditions, smallLog},
+		{"Producers", producers, smallLog},
+		{"StreamLife", streamLife, smallLog},
+		{"ListInPages", listInPages, smallLog},
+		{"FollowSeesAppendsInOrder", follow, smallLog},
+		{"LargestRecord", largestRecord, smallLog},
+		{"P2_EachRecordOnceOverCrashes", crashes, largeLog},
+		{"P2_ReadersGoOnOverCrashes", readersOverCrashes, largeLog},
+		{"P12_FullLogHealsByTrim", fullLog, smallLog},
+		{"P12_WaitWhileFull", waitWhileFull, smallLog},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), Patience)
 			defer cancel()
-			test.run(t, ctx, start(t))
+			test.run(t, ctx, start(t, test.size))
 		})
 	}
 }

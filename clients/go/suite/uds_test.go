@@ -88,8 +88,8 @@ func (p *process) dial(t testing.TB, opts ...walsidecar.Option) *walsidecar.Clie
 
 // run runs the suite with clients that append by the door.
 func run(t *testing.T, door walsidecar.Door) {
-	suite.Run(t, func(t testing.TB) *suite.Sidecar {
-		p := &process{t: t, dir: t.TempDir()}
+	suite.Run(t, func(t testing.TB, size string) *suite.Sidecar {
+		p := &process{t: t, dir: t.TempDir(), size: size}
 		p.start()
 		t.Cleanup(p.kill)
 		dial := func(t testing.TB, opts ...walsidecar.Option) *walsidecar.Client {
