@@ -128,14 +128,15 @@ func (s *Session) takeRing(n int64) bool {
 // loop if that sleeps.
 func (s *Session) listen(r *ring) {
 	defer close(r.heard)
-	for vain := 0; r.door.Bell.Wait() == nil; {
+	vain := 0
+	r.door.Bell.Listen(func() {
 		if r.door.Disarm() {
 			vain = 0
 			s.backend.Ready(s)
 		} else if vain++; vain > vainBells {
 			time.Sleep(vainPause)
 		}
-	}
+	})
 }
 
 // stopListening ends listen and closes descriptors that were not handed over. The

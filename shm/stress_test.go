@@ -142,7 +142,17 @@ func TestStressTwoProcesses(t *testing.T) {
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait(); _ = door.Bell.Close() }()
-	if err := serveStress(door, r); err != nil {
+	heard := make(chan struct{}, 1)
+	go func() {
+		defer close(heard)
+		door.Bell.Listen(func() {
+			select {
+			case heard <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	if err := serveStress(door, heard, r); err != nil {
 		t.Error(err)
 	}
 	if err := <-exited; err != nil {
@@ -163,7 +173,7 @@ func duplicateFD(t *testing.T, fd int) int {
 
 // serveStress is the sidecar: it answers what comes, one or many at a time, until the
 // bell is closed.
-func serveStress(d *Door, r *rand.Rand) error {
+func serveStress(d *Door, heard <-chan struct{}, r *rand.Rand) error {
 	var extents []wire.AckExtent
 	for {
 		some, err := d.Load()
@@ -171,7 +181,7 @@ func serveStress(d *Door, r *rand.Rand) error {
 			return err
 		}
 		if !some {
-			closed, err := sleepStress(d, r)
+			closed, err := sleepStress(d, heard, r)
 			if closed || err != nil {
 				return err
 			}
@@ -201,7 +211,7 @@ func serveStress(d *Door, r *rand.Rand) error {
 
 // sleepStress sleeps until the bell, unless there is something to be taken; closed: it
 // was the last time.
-func sleepStress(d *Door, r *rand.Rand) (closed bool, err error) {
+func sleepStress(d *Door, heard <-chan struct{}, r *rand.Rand) (closed bool, err error) {
 	if r.IntN(2) == 0 { // a sleep that some bytes do not end, until that is changed
 		d.Arm(d.Taken() + uint64(r.IntN(2000)))
 		pause(r)
@@ -209,7 +219,8 @@ func sleepStress(d *Door, r *rand.Rand) (closed bool, err error) {
 	d.Arm(d.Taken())
 	some, err := d.Load()
 	if err == nil && !some {
-		closed = d.Bell.Wait() != nil
+		_, open := <-heard
+		closed = !open
 	}
 	d.Disarm()
 	return closed, err

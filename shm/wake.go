@@ -1,9 +1,6 @@
 package shm
 
 import (
-	"errors"
-	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -113,8 +110,10 @@ func poll(d time.Duration, ready func() bool) bool {
 }
 
 // Bell is the eventfd with which a client kicks the sidecar. It keeps a ring until
-// it is heard. Both sides have the same open file, so that a client can change its
-// flags: Wait does not rest on O_NONBLOCK.
+// it is heard. It is never read: the poller tells of every ring anew (its watch is
+// edge-triggered), and the count has room for all that there will ever be. So there is
+// nothing that a client could make wait by what it does to the file, which both sides
+// have open.
 type Bell struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -126,15 +125,8 @@ func NewBell() (*Bell, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	if _, err := unix.Preadv2(fd, [][]byte{make([]byte, 8)}, -1, rwfNoWait); !errors.Is(err, unix.EAGAIN) {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("an eventfd cannot be read without waiting (preadv2 with RWF_NOWAIT: %w): Linux 5.8 or later is needed", err)
-	}
 	return openBell(fd)
 }
-
-// rwfNoWait is RWF_NOWAIT of preadv2(2).
-const rwfNoWait = 8
 
 // openBell takes a descriptor over.
 func openBell(fd int) (*Bell, error) {
@@ -161,23 +153,13 @@ func (b *Bell) Ring() {
 	_, _ = b.file.Write(one[:]) // a full counter has been rung already; a closed one has no listener
 }
 
-// Wait waits until the bell was rung. The error is io.EOF once it is closed.
-func (b *Bell) Wait() (err error) {
-	var count [8]byte
-	into := [][]byte{count[:]}
-	cerr := b.raw.Read(func(fd uintptr) bool {
-		for {
-			_, err = unix.Preadv2(int(fd), into, -1, rwfNoWait)
-			if !errors.Is(err, unix.EINTR) {
-				return !errors.Is(err, unix.EAGAIN)
-			}
-		}
+// Listen calls heard at least once after each Ring, and at first, until Close.
+func (b *Bell) Listen(heard func()) {
+	_ = b.raw.Read(func(uintptr) bool { // fails when the bell is closed
+		heard()
+		return false
 	})
-	if cerr != nil {
-		return io.EOF
-	}
-	return err
 }
 
-// Close makes Wait return.
+// Close makes Listen return.
 func (b *Bell) Close() error { return b.file.Close() }

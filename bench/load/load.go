@@ -200,12 +200,16 @@ type flying struct {
 	due    time.Time // when it was sent, or should have been
 }
 
-// closedLoop keeps InFlight records in flight, and sends one for each answer.
+// closedLoop keeps InFlight records in flight, and sends one for each answer. A record
+// that is sent right after an answer counts from the time of that.
 func (p *producer) closedLoop(ctx context.Context) {
 	ring := make([]flying, p.g.cell.InFlight)
 	now := time.Now()
 	for waited := 0; ; waited++ {
-		for p.sent-waited < len(ring) && now.Before(p.until) {
+		for first := true; p.sent-waited < len(ring) && now.Before(p.until); first = false {
+			if !first {
+				now = time.Now()
+			}
 			ticket, err := p.submit(ctx)
 			if err != nil {
 				p.err = err
@@ -213,9 +217,6 @@ func (p *producer) closedLoop(ctx context.Context) {
 			}
 			ring[p.sent%len(ring)] = flying{ticket, now}
 			p.sent++
-			if len(ring) > 1 {
-				now = time.Now()
-			}
 		}
 		if waited == p.sent {
 			return
