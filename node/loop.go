@@ -19,9 +19,10 @@ type loopState struct {
 	answers answers
 	work    []*work // free
 
-	attached map[*session.Session][]stream.ProducerID
-	named    map[stream.ProducerID]namedUse
-	request  request
+	uses    map[*session.Session]*uses
+	named   map[stream.ProducerID]namedUse
+	gone    map[*session.Session]struct{} // their clients have left; what they sent may still wait here
+	request request
 
 	lastFrameNS  int64           // CLOCK_BOOTTIME of the newest completion, for the seal
 	sealed       bool            // nothing was written since the last try to seal
@@ -48,8 +49,9 @@ type work struct {
 
 // run starts the goroutines of the node.
 func (n *Node) run() {
-	n.loop.attached = make(map[*session.Session][]stream.ProducerID)
+	n.loop.uses = make(map[*session.Session]*uses)
 	n.loop.named = make(map[stream.ProducerID]namedUse)
+	n.loop.gone = make(map[*session.Session]struct{})
 	n.loop.trimWanted = true
 	n.loop.lastFrameNS = device.NowNS()
 	n.writers = device.NewWriters(n.dev, WritersInFlight, n.inbox.addWrite)

@@ -20,21 +20,38 @@ type namedUse struct {
 	refused uint64           // the lowest sequence that found the log full and did not come again; 0: none
 }
 
-// claim makes s the session that may append under the producer.
+// claim makes s the session that may append under the producer. One that has gone
+// takes it from nobody: its claim is as old as its connection.
 func (l *loopState) claim(id stream.ProducerID, s *session.Session) {
+	if _, gone := l.gone[s]; gone && l.named[id].session != nil {
+		return
+	}
+	l.unclaim(id)
 	l.named[id] = namedUse{session: s}
+	l.usesOf(s).producers[id] = struct{}{}
+}
+
+// unclaim lets go of the producer, whoever uses it.
+func (l *loopState) unclaim(id stream.ProducerID) {
+	if use, claimed := l.named[id]; claimed {
+		delete(l.named, id)
+		l.drop(use.session, id)
+	}
 }
 
 // mayAppend refuses a batch of a named producer that another session has taken over,
 // or that would overtake one that was refused.
-func (l *loopState) mayAppend(s *session.Session, b *stream.Batch) error {
+func (n *Node) mayAppend(s *session.Session, b *stream.Batch) error {
 	if b.Producer == 0 || b.Producer.IsSession() {
 		return nil
 	}
-	use := l.named[b.Producer]
+	use := n.loop.named[b.Producer]
 	switch {
 	case use.session == nil: // opened before the sidecar was started, or by a session that has ended
-		l.claim(b.Producer, s)
+		if _, err := n.committer.ProducerByID(b.Producer); err != nil {
+			return err // nothing is remembered of what does not exist
+		}
+		n.loop.claim(b.Producer, s)
 	case use.session != s:
 		return &wire.Error{Code: wire.CodeProducerExpired, Message: "a newer session has opened this named producer",
 			Hint: "if this is the source that should go on, open the producer again and go on after its last sequence"}
@@ -61,13 +78,4 @@ func (l *loopState) passed(b *stream.Batch, full bool) {
 		return
 	}
 	l.named[b.Producer] = use
-}
-
-// release lets go of the producers of a session that has ended.
-func (l *loopState) release(s *session.Session) {
-	for id, use := range l.named {
-		if use.session == s {
-			delete(l.named, id)
-		}
-	}
 }

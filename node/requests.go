@@ -42,6 +42,7 @@ func (n *Node) decide() bool {
 			}
 			s := l.ready[0]
 			if l.chunk = s.PopChunk(); l.chunk == nil {
+				n.drained(s)
 				l.ready = l.ready[:copy(l.ready, l.ready[1:])]
 				continue
 			}
@@ -121,6 +122,7 @@ func (n *Node) refuseAll() {
 			l.chunk = s.PopChunk()
 		}
 		if l.chunk == nil {
+			n.drained(s)
 			l.ready = l.ready[:copy(l.ready, l.ready[1:])]
 			continue
 		}
@@ -169,7 +171,7 @@ func (n *Node) decideAppend(s *session.Session, h wire.Header, body []byte, now,
 		b.Entries = append(b.Entries, stream.Entry{Stream: stream.ID(e.Stream), Payload: e.Payload, Headers: e.Headers,
 			Expect: e.Expect, HasExpect: e.HasExpect, Token: e.Token})
 	}
-	if err := n.loop.mayAppend(s, b); err != nil {
+	if err := n.mayAppend(s, b); err != nil {
 		return err
 	}
 	if err := n.committer.Append(wall, b, &q.result); err != nil {
@@ -303,9 +305,7 @@ func (n *Node) decideProducer(s *session.Session, h wire.Header, body []byte) er
 				}
 			} else {
 				created = true
-				if info, err = n.committer.OpenSessionProducer(m.Window, randomID()); err == nil {
-					n.attach(s, info.ID)
-				}
+				info, err = n.openSession(s, m.Window)
 			}
 		}
 	case wire.TypeProducerGet:
@@ -314,9 +314,7 @@ func (n *Node) decideProducer(s *session.Session, h wire.Header, body []byte) er
 			if m.Name != "" {
 				info, err = n.committer.Producer(m.Name)
 			} else if id := stream.ProducerID(m.ID); id.IsSession() {
-				if info, err = n.committer.Attach(id); err == nil {
-					n.attach(s, id)
-				}
+				info, err = n.attach(s, id)
 			} else {
 				info, err = n.committer.ProducerByID(id)
 			}
@@ -325,7 +323,9 @@ func (n *Node) decideProducer(s *session.Session, h wire.Header, body []byte) er
 		var m wire.ProducerRemove
 		if err = m.Decode(h, body); err == nil {
 			if info, err = n.committer.Producer(m.Name); err == nil {
-				removed, err = true, n.committer.RemoveProducer(m.Name)
+				if removed, err = true, n.committer.RemoveProducer(m.Name); err == nil {
+					n.loop.unclaim(info.ID)
+				}
 			}
 		}
 	}
@@ -335,11 +335,6 @@ func (n *Node) decideProducer(s *session.Session, h wire.Header, body []byte) er
 	answer := &wire.ProducerInfo{Created: created, Removed: removed, ID: uint64(info.ID), LastSequence: info.Last, Window: info.Window, Name: info.Name}
 	n.reply(s, h.Request, func() { s.AnswerProducer(h.Request, answer) })
 	return nil
-}
-
-// attach remembers that s uses a session producer, so that it is let go with s.
-func (n *Node) attach(s *session.Session, id stream.ProducerID) {
-	n.loop.attached[s] = append(n.loop.attached[s], id)
 }
 
 func randomID() uint64 {

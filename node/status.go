@@ -203,13 +203,8 @@ func (n *Node) Opened(*session.Session) error {
 	return nil
 }
 
-// Closed lets go of the session producers that s used.
+// Closed lets go of the producers that s used, once what it left behind is decided.
 func (n *Node) Closed(s *session.Session) {
-	n.inbox.addCall(func() {
-		for _, id := range n.loop.attached[s] {
-			n.committer.Detach(id)
-		}
-		delete(n.loop.attached, s)
-		n.loop.release(s)
-	})
+	n.inbox.addCall(func() { n.loop.gone[s] = struct{}{} })
+	n.inbox.addSession(s) // for the look whether it left anything
 }
