@@ -1,0 +1,200 @@
+package fence
+
+import (
+	"fmt"
+	"time"
+)
+
+// Margin is what the wait for late writes adds to L, for the difference between two
+// clocks.
+const Margin = time.Second
+
+// OldWindowFor is T: how long a write that was once accepted may take to reach the
+// medium of a device that was not made to abort it. After a start that jumped, the window
+// that was jumped over is not written before it has passed. It is more than the kernel's
+// default for a SCSI command with all its retries (6 × 30 s).
+const OldWindowFor = 5 * time.Minute
+
+// Owner is what the newest superblock says about who ran the log last.
+type Owner struct {
+	Node       string
+	Epoch      uint64        // 0: formatted, never started
+	Key        Key           // its reservation key; 0: it had none
+	Boot       [16]byte      // its kernel's boot id
+	StallAfter time.Duration // L
+	Clean      bool          // it closed in order
+}
+
+// Take says when the reservation of another attachment may be taken.
+type Take uint8
+
+const (
+	// TakeNever refuses every reservation of another attachment.
+	TakeNever Take = iota
+	// TakeQuiet takes from an owner that closed in order or showed no sign of life over
+	// the watch. It is for a start and a takeover without --force.
+	TakeQuiet
+	// TakeForced takes from whoever holds it, alive or not.
+	TakeForced
+)
+
+// Situation is all that the next step depends on.
+type Situation struct {
+	Mode      Mode
+	Me        Key      // of this start
+	Boot      [16]byte // of this kernel
+	Exclusive bool     // the device is open exclusively (or, a file, locked)
+	Abort     bool     // preempt by preempt-and-abort
+	Take      Take
+	Owner     Owner  // read again before every step
+	Status    Status // read again before every step; only in ModePR
+
+	// What this start has done so far.
+	OwnerQuiet bool          // the owner in the superblock showed no sign of life over the watch
+	NotHere    Key           // replacing this holder's key was refused: it holds through another attachment
+	Quiet      Key           // this holder showed no sign of life over the watch
+	Replaced   Key           // this attachment held under this key, which was replaced by Me
+	Preempted  Key           // the last victim, whatever came of it
+	Aborted    Key           // preempt-and-abort of this victim returned success
+	Held       bool          // it has seen itself as holder
+	HeldFor    time.Duration // since it first did
+	MustWait   bool          // it was found that late writes must be waited for
+}
+
+// Action is what a step does.
+type Action string
+
+// The actions, in their usual order.
+const (
+	ActReplace  Action = "replace"  // the key Step.Key by mine, which proves that this attachment held
+	ActWatch    Action = "watch"    // the holder Step.Key, or where that is 0 the owner in the superblock, for signs of life
+	ActRegister Action = "register" // my key
+	ActReserve  Action = "reserve"  // what nobody holds
+	ActPreempt  Action = "preempt"  // the holder Step.Key, and abort its writes where Step.Abort
+	ActWait     Action = "wait"     // Step.For, until no write of an earlier owner can be acked there
+	ActDone     Action = "done"     // held, and nothing is left to wait for
+	ActRefuse   Action = "refuse"   // Step.Err
+)
+
+// Step is one step of the routine.
+type Step struct {
+	Action Action
+	Key    Key           // of ActReplace, ActWatch and ActPreempt
+	Abort  bool          // of ActPreempt
+	For    time.Duration // of ActWait: what is left of the wait
+	Jump   bool          // of ActDone: the new epoch jumps W
+	Err    error         // of ActRefuse
+	Why    string        // of ActWait and ActDone, for people
+}
+
+// Plan gives the next step. It is "The wait" of the design: a start waits L + Margin since
+// it first saw itself as holder and then jumps W, unless
+//
+//   - its own preempt-and-abort returned success in this run and the victim was the owner
+//     in the newest superblock, or
+//   - that owner ran under this same kernel boot, the device could be opened exclusively
+//     and, where there are reservations, this very attachment held under that owner's key
+//     and nobody was preempted: an ordinary restart, or
+//   - the log is new (where there are reservations: and nobody held one), or a file.
+//
+// Every step can be carried out again, by this or by another start: the next one follows
+// from what the device says.
+func Plan(s Situation) Step {
+	switch s.Mode {
+	case ModeLock:
+		return Step{Action: ActDone, Why: "a file under an exclusive lock"}
+	case ModeAttach:
+		if !s.Exclusive {
+			return refuse(ErrNotExclusive)
+		}
+		return settle(s)
+	}
+	if !s.Exclusive {
+		return refuse(ErrNotExclusive)
+	}
+	st := s.Status
+	switch {
+	case st.Type != NoReservation && st.Type != WriteExclusive:
+		return refuse(fmt.Errorf("%w: %s, held by key %s; `walsidecar fence status` shows it", ErrForeign, st.Type, st.Holder))
+	case st.Type == WriteExclusive && st.Holder == s.Me:
+		return settle(s)
+	case s.Held && st.Type == NoReservation:
+		return refuse(fmt.Errorf("%w: nobody holds the reservation any more: a target reset, or `fence clear`; start again", ErrFenced))
+	case s.Held:
+		return refuse(fmt.Errorf("%w: key %s took the reservation from %s", ErrLostRace, st.Holder, s.Me))
+	case st.Type == NoReservation && mayLive(s):
+		return Step{Action: ActWatch}
+	case st.Type == NoReservation && !st.Has(s.Me):
+		return Step{Action: ActRegister}
+	case st.Type == NoReservation:
+		return Step{Action: ActReserve}
+	case s.NotHere != st.Holder:
+		return Step{Action: ActReplace, Key: st.Holder}
+	}
+	return takeFromAnother(s)
+}
+
+// takeFromAnother plans for a reservation that another attachment holds.
+func takeFromAnother(s Situation) Step {
+	holder := s.Status.Holder
+	closed := s.Owner.Clean && s.Owner.Key == holder
+	switch {
+	case holder.Node() != s.Me.Node():
+		return refuse(fmt.Errorf("%w: key %s is another node's; `walsidecar fence status` shows it", ErrForeign, holder))
+	case s.Preempted != 0 && s.Preempted != holder:
+		return refuse(fmt.Errorf("%w: key %s took the device from %s first", ErrLostRace, holder, s.Preempted))
+	case s.Take == TakeNever:
+		return refuse(fmt.Errorf("%w: key %s", ErrHeld, holder))
+	case s.Take != TakeForced && !closed && s.Quiet != holder:
+		return Step{Action: ActWatch, Key: holder}
+	case !s.Status.Has(s.Me):
+		return Step{Action: ActRegister}
+	}
+	return Step{Action: ActPreempt, Key: holder, Abort: s.Abort}
+}
+
+// mayLive reports whether the owner in the newest superblock may be running on another
+// host that no reservation tells of.
+func mayLive(s Situation) bool {
+	return s.Owner.Epoch != 0 && s.Owner.Boot != s.Boot && !s.Owner.Clean && !s.OwnerQuiet && s.Take != TakeForced
+}
+
+// settle plans for a start that holds the fence: wait or go on.
+func settle(s Situation) Step {
+	if why := ordinary(s); why != "" && !s.MustWait {
+		return Step{Action: ActDone, Why: why}
+	}
+	if s.Mode == ModeAttach && mayLive(s) {
+		return Step{Action: ActWatch} // the time counts for the wait
+	}
+	if wait := s.Owner.StallAfter + Margin; s.HeldFor < wait {
+		return Step{Action: ActWait, For: wait - s.HeldFor, Why: "a write of an earlier owner may still be on its way"}
+	}
+	return Step{Action: ActDone, Jump: true, Why: "no earlier owner counts a write any more; one that still lands hits the window that is jumped over"}
+}
+
+// ordinary says why no write of an earlier owner can be on its way; "" where one can.
+//
+// The keys are compared with the newest superblock's on purpose. A start that took the
+// device and died before its superblock leaves a key that is in no superblock; the writes
+// that it had to wait for, the next one must wait for too.
+func ordinary(s Situation) string {
+	sameBoot := s.Owner.Boot == s.Boot && s.Owner.Epoch != 0
+	switch {
+	case s.Mode == ModeAttach && s.Owner.Epoch == 0:
+		return "a new log"
+	case s.Mode == ModeAttach && sameBoot:
+		return "the last owner ran under this kernel, and is gone"
+	case s.Mode == ModeAttach:
+		return ""
+	case s.Owner.Epoch == 0 && s.Replaced == 0 && s.Preempted == 0:
+		return "a new log that nobody held"
+	case s.Aborted != 0 && s.Aborted == s.Owner.Key:
+		return "the last owner's writes were aborted"
+	case s.Replaced != 0 && s.Replaced == s.Owner.Key && s.Preempted == 0 && sameBoot:
+		return "the last owner ran under this kernel with this attachment, and is gone"
+	}
+	return ""
+}
+
+func refuse(err error) Step { return Step{Action: ActRefuse, Err: err} }

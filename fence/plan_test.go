@@ -1,0 +1,163 @@
+package fence
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+var (
+	here, elsewhere = [16]byte{1}, [16]byte{2}
+	mine            = KeyOf("n", [16]byte{0, 0, 0, 9})
+	ownerKey        = KeyOf("n", [16]byte{0, 0, 0, 1})
+	deadStart       = KeyOf("n", [16]byte{0, 0, 0, 5}) // took the device and died before its superblock
+	rival           = KeyOf("n", [16]byte{0, 0, 0, 7})
+	foreign         = KeyOf("other", [16]byte{0, 0, 0, 1})
+)
+
+const stall = 10 * time.Second
+
+func owner(boot [16]byte) Owner {
+	return Owner{Node: "n", Epoch: 3, Key: ownerKey, Boot: boot, StallAfter: stall}
+}
+
+// held is the status while k holds; others are registered too.
+func held(k Key, others ...Key) Status {
+	return Status{Generation: 4, Keys: append([]Key{k}, others...), Holder: k, Type: WriteExclusive}
+}
+
+func free(registered ...Key) Status { return Status{Generation: 4, Keys: registered} }
+
+// base is a start with reservations, by abort, of a log whose owner ran elsewhere.
+func base(st Status) Situation {
+	return Situation{Mode: ModePR, Me: mine, Boot: here, Exclusive: true, Abort: true, Take: TakeQuiet, Owner: owner(elsewhere), Status: st}
+}
+
+func with(s Situation, change func(*Situation)) Situation {
+	change(&s)
+	return s
+}
+
+// The table of "The wait", from the design: what a start does next, for each thing it can
+// find.
+func TestPlanIsTheRoutineOfTheDesign(t *testing.T) {
+	wait := func(left time.Duration) Step { return Step{Action: ActWait, For: left} }
+	goOn, jump := Step{Action: ActDone}, Step{Action: ActDone, Jump: true}
+	for _, c := range []struct {
+		name string
+		s    Situation
+		want Step
+	}{
+		// Getting hold of it.
+		{"a new log, nobody registered", with(base(free()), func(s *Situation) { s.Owner = Owner{Node: "n", StallAfter: stall} }), Step{Action: ActRegister}},
+		{"registered, nobody holds", with(base(free(mine)), func(s *Situation) { s.Owner = Owner{Node: "n", StallAfter: stall} }), Step{Action: ActReserve}},
+		{"nobody holds, and the owner may live elsewhere", base(free()), Step{Action: ActWatch}},
+		{"nobody holds, and the owner was quiet", with(base(free()), func(s *Situation) { s.OwnerQuiet = true }), Step{Action: ActRegister}},
+		{"nobody holds, and the owner closed in order", with(base(free()), func(s *Situation) { s.Owner.Clean = true }), Step{Action: ActRegister}},
+		{"nobody holds, and the owner ran here", with(base(free()), func(s *Situation) { s.Owner.Boot = here }), Step{Action: ActRegister}},
+		{"nobody holds, by force", with(base(free()), func(s *Situation) { s.Take = TakeForced }), Step{Action: ActRegister}},
+		{"held: perhaps through this attachment", base(held(ownerKey)), Step{Action: ActReplace, Key: ownerKey}},
+		{"held through another, life unknown", with(base(held(ownerKey)), func(s *Situation) { s.NotHere = ownerKey }), Step{Action: ActWatch, Key: ownerKey}},
+		{"held through another, quiet", with(base(held(ownerKey)), func(s *Situation) { s.NotHere, s.Quiet = ownerKey, ownerKey }), Step{Action: ActRegister}},
+		{"held through another, quiet, registered", with(base(held(ownerKey, mine)), func(s *Situation) { s.NotHere, s.Quiet = ownerKey, ownerKey }),
+			Step{Action: ActPreempt, Key: ownerKey, Abort: true}},
+		{"the same without abort", with(base(held(ownerKey, mine)), func(s *Situation) { s.NotHere, s.Quiet, s.Abort = ownerKey, ownerKey, false }),
+			Step{Action: ActPreempt, Key: ownerKey}},
+		{"held through another that closed in order", with(base(held(ownerKey, mine)), func(s *Situation) { s.NotHere, s.Owner.Clean = ownerKey, true }),
+			Step{Action: ActPreempt, Key: ownerKey, Abort: true}},
+		{"closed in order, but a start took it since", with(base(held(deadStart, mine)), func(s *Situation) { s.NotHere, s.Owner.Clean = deadStart, true }),
+			Step{Action: ActWatch, Key: deadStart}},
+		{"the quiet one was another", with(base(held(rival, mine)), func(s *Situation) { s.NotHere, s.Quiet = rival, ownerKey }), Step{Action: ActWatch, Key: rival}},
+		{"by force, no watch", with(base(held(ownerKey, mine)), func(s *Situation) { s.NotHere, s.Take = ownerKey, TakeForced }),
+			Step{Action: ActPreempt, Key: ownerKey, Abort: true}},
+
+		// Held: a wait, or none.
+		{"preempted and aborted the newest owner", with(base(held(mine)), func(s *Situation) { s.Preempted, s.Aborted = ownerKey, ownerKey }), goOn},
+		{"preempted it plainly", with(base(held(mine)), func(s *Situation) { s.Preempted = ownerKey }), wait(11 * time.Second)},
+		{"aborted another than the newest owner", with(base(held(mine)), func(s *Situation) { s.Preempted, s.Aborted = deadStart, deadStart }), wait(11 * time.Second)},
+		{"an ordinary restart", with(base(held(mine)), func(s *Situation) { s.Replaced, s.Owner.Boot = ownerKey, here }), goOn},
+		{"the host rebooted", with(base(held(mine)), func(s *Situation) { s.Replaced = ownerKey }), wait(11 * time.Second)},
+		{"a start died here between fence and superblock", with(base(held(mine)), func(s *Situation) { s.Replaced, s.Owner.Boot = deadStart, here }), wait(11 * time.Second)},
+		{"reserved what nobody held", with(base(held(mine)), func(s *Situation) { s.OwnerQuiet = true }), wait(11 * time.Second)},
+		{"the same after a target reset on one host", with(base(held(mine)), func(s *Situation) { s.Owner.Boot = here }), wait(11 * time.Second)},
+		{"an owner without a key is nobody's victim", with(base(held(mine)), func(s *Situation) { s.Owner.Key, s.Owner.Boot = 0, here }), wait(11 * time.Second)},
+		{"a new log that nobody held", with(base(held(mine)), func(s *Situation) { s.Owner = Owner{Node: "n", StallAfter: stall} }), goOn},
+		{"a new log that a start died on", with(base(held(mine)), func(s *Situation) { s.Owner, s.Replaced = Owner{Node: "n", StallAfter: stall}, deadStart }), wait(11 * time.Second)},
+		{"a new log taken from a start", with(base(held(mine)), func(s *Situation) {
+			s.Owner, s.Preempted, s.Aborted = Owner{Node: "n", StallAfter: stall}, deadStart, deadStart
+		}), wait(11 * time.Second)},
+		{"half-way through the wait", with(base(held(mine)), func(s *Situation) { s.Preempted, s.MustWait, s.HeldFor = ownerKey, true, 4*time.Second }), wait(7 * time.Second)},
+		{"after the wait", with(base(held(mine)), func(s *Situation) { s.Preempted, s.MustWait, s.HeldFor = ownerKey, true, 11*time.Second }), jump},
+		{"a superblock that landed late does not shorten the wait", with(base(held(mine)), func(s *Situation) {
+			s.Preempted, s.Aborted, s.MustWait, s.HeldFor = ownerKey, ownerKey, true, time.Second
+		}), wait(10 * time.Second)},
+		{"L is the owner's", with(base(held(mine)), func(s *Situation) { s.Preempted, s.Owner.StallAfter = ownerKey, time.Second }), wait(2 * time.Second)},
+
+		// Without reservations.
+		{"a file", Situation{Mode: ModeLock, Exclusive: true, Boot: here, Owner: owner(elsewhere)}, goOn},
+		{"attach: a new log", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: Owner{StallAfter: stall}}, goOn},
+		{"attach: an ordinary restart", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(here)}, goOn},
+		{"attach: the owner ran elsewhere", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere), Take: TakeQuiet}, Step{Action: ActWatch}},
+		{"attach: and was quiet", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere), OwnerQuiet: true, HeldFor: 5 * time.Second}, wait(6 * time.Second)},
+		{"attach: after the wait", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere), OwnerQuiet: true, HeldFor: 11 * time.Second}, jump},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := Plan(c.s)
+			if got.Why == "" && (got.Action == ActWait || got.Action == ActDone) {
+				t.Errorf("%s says not why", got.Action)
+			}
+			if got.Why = ""; got != c.want {
+				t.Errorf("got %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestPlanRefusesByName(t *testing.T) {
+	registrants := held(ownerKey)
+	registrants.Type = WriteExclusiveRegistrantsOnly
+	allRegistrants := Status{Keys: []Key{ownerKey}, Type: WriteExclusiveAllRegistrants} // the holder's key is 0
+	for _, c := range []struct {
+		name string
+		s    Situation
+		want error
+	}{
+		{"not open exclusively", with(base(held(ownerKey)), func(s *Situation) { s.Exclusive = false }), ErrNotExclusive},
+		{"attach, not open exclusively", with(base(free()), func(s *Situation) { s.Mode, s.Exclusive = ModeAttach, false }), ErrNotExclusive},
+		{"another type", base(registrants), ErrForeign},
+		{"all registrants hold", base(allRegistrants), ErrForeign},
+		{"another node's key", with(base(held(foreign)), func(s *Situation) { s.NotHere = foreign }), ErrForeign},
+		{"another node's key, by force", with(base(held(foreign)), func(s *Situation) { s.NotHere, s.Take = foreign, TakeForced }), ErrForeign},
+		{"held elsewhere and never to be taken", with(base(held(ownerKey)), func(s *Situation) { s.NotHere, s.Take = ownerKey, TakeNever }), ErrHeld},
+		{"another preempted the victim first", with(base(held(rival, mine)), func(s *Situation) { s.NotHere, s.Quiet, s.Preempted = rival, ownerKey, ownerKey }), ErrLostRace},
+		{"preempted while it waits", with(base(held(rival)), func(s *Situation) { s.Held, s.MustWait = true, true }), ErrLostRace},
+		{"reset while it waits", with(base(free()), func(s *Situation) { s.Held, s.MustWait = true, true }), ErrFenced},
+		{"registered but reset while it waits", with(base(free(mine)), func(s *Situation) { s.Held, s.MustWait = true, true }), ErrFenced},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := Plan(c.s); got.Action != ActRefuse || !errors.Is(got.Err, c.want) {
+				t.Errorf("got %+v, want a refusal for %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestKeysAreTheNodeAndTheIncarnation(t *testing.T) {
+	a := KeyOf("n", [16]byte{0xde, 0xad, 0xbe, 0xef, 1})
+	if a.Node() != NodeHash("n") || uint32(a) != 0xdeadbeef {
+		t.Errorf("key %s of node hash %08x", a, NodeHash("n"))
+	}
+	if k := KeyOf("n", [16]byte{0, 0, 0, 0, 1}); uint32(k) != 1 {
+		t.Errorf("an incarnation that begins with zeros has key %s", k)
+	}
+	for _, k := range []Key{0, 1, a, 1<<64 - 1} {
+		if back, err := ParseKey(k.String()); err != nil || back != k {
+			t.Errorf("%s is read back as %s, %v", k, back, err)
+		}
+	}
+	for _, s := range []string{"", "1", "0x", "0x1g", "0x10000000000000000", "-0x1", "None"} {
+		if k, err := ParseKey(s); err == nil {
+			t.Errorf("%q is read as %s", s, k)
+		}
+	}
+}
