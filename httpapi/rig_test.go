@@ -42,7 +42,7 @@ func newRig(t testing.TB, change ...func(*Options)) *rig {
 	t.Helper()
 	budget := session.NewBudget(testBudget)
 	n, err := node.Open(context.Background(), node.Config{Path: filepath.Join(t.TempDir(), "wal"), SizeBytes: 32 << 20, Store: "none",
-		MemoryBytes: 128 << 20, Sessions: budget, Log: slog.New(slog.DiscardHandler)})
+		MemoryBytes: 128 << 20, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

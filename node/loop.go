@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/walsidecar/walsidecar/ringwal"
@@ -188,7 +189,9 @@ func (n *Node) submit(f *ringwal.Frame, now int64) {
 	job.write.Buf, job.write.Offset, job.write.Err = f.Buf, f.Offset, nil
 	n.pacer.Issued(now, len(f.Buf))
 	n.stats.issued(f)
-	n.writers.Submit(&job.write)
+	if !n.writers.Submit(&job.write) {
+		n.wal.Fail(fmt.Errorf("%w: frame at position %d: the writers did not take it", ringwal.ErrWriteFailed, f.Position))
+	}
 }
 
 // publish shows what became durable: to readers first, then in the answers, so that

@@ -16,7 +16,6 @@ import (
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
-	"github.com/walsidecar/walsidecar/session"
 	"github.com/walsidecar/walsidecar/stream"
 	"github.com/walsidecar/walsidecar/wire"
 )
@@ -70,7 +69,6 @@ type Config struct {
 	Profile     device.Profile // makes the device as slow as a cloud volume
 	SlowAfter   time.Duration  // appends that take longer are logged with their stages; 0: never
 	Server      string         // name and version, for Welcome
-	Sessions    *session.Budget
 	Log         *slog.Logger
 }
 
@@ -95,7 +93,7 @@ type Node struct {
 	inbox   inbox
 	loop    loopState
 	stats   stats
-	start   Start // what the start routine found
+	start   start // what the start routine found
 	welcome wire.Welcome
 	boot    [16]byte
 
@@ -107,15 +105,14 @@ type Node struct {
 	snapshot atomic.Pointer[Status]
 }
 
-// Start tells what the start routine found and did.
-type Start struct {
-	Recovered        ringwal.Recovery
-	Epoch            uint64
-	WaitedForLate    time.Duration
-	RecoverySeconds  float64
-	WasClean         bool
-	GrownBytes       int64
-	CheckpointNeeded bool
+// start is what the start routine found and did.
+type start struct {
+	recovery        ringwal.Recovery
+	epoch           uint64
+	waitedForLate   time.Duration
+	recoverySeconds float64
+	wasClean        bool
+	grownBytes      int64
 }
 
 // Failed delivers the cause once the log has stopped for good.
@@ -123,6 +120,3 @@ func (n *Node) Failed() <-chan error { return n.failed }
 
 // Reader is the log's read path.
 func (n *Node) Reader() *reader.Reader { return n.reader }
-
-// Recovered is what the start routine found.
-func (n *Node) Recovered() Start { return n.start }

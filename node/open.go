@@ -111,12 +111,12 @@ func (n *Node) bringUp(ctx context.Context) error {
 	if sbs, err = n.identify(); err != nil { // a late superblock may have landed meanwhile
 		return err
 	}
-	n.start.WasClean, n.start.GrownBytes = sbs.Newest.Clean, sbs.GrownBytes
+	n.start.wasClean, n.start.grownBytes = sbs.Newest.Clean, sbs.GrownBytes
 	sbs, state, err := n.recover(sbs)
 	if err != nil {
 		return err
 	}
-	n.start.RecoverySeconds = time.Since(began).Seconds()
+	n.start.recoverySeconds = time.Since(began).Seconds()
 	if err := n.startEpoch(sbs, state, jump); err != nil {
 		return err
 	}
@@ -124,11 +124,11 @@ func (n *Node) bringUp(ctx context.Context) error {
 		return err
 	}
 	n.log.Info("log is open", "path", n.cfg.Path, "node", n.welcome.Node, "log_uuid", uuid.UUID(n.welcome.Log).String(),
-		"epoch", n.start.Epoch, "trim_position", n.wal.Trim(), "durable_position", n.wal.Durable(),
-		"frames", n.start.Recovered.Frames, "records", n.start.Recovered.Records,
-		"recovery_seconds", n.start.RecoverySeconds, "clean", n.start.WasClean)
-	if n.start.GrownBytes > 0 {
-		n.log.Warn("the device grew since it was formatted; the log keeps its size", "grown_bytes", n.start.GrownBytes)
+		"epoch", n.start.epoch, "trim_position", n.wal.Trim(), "durable_position", n.wal.Durable(),
+		"frames", n.start.recovery.Frames, "records", n.start.recovery.Records,
+		"recovery_seconds", n.start.recoverySeconds, "clean", n.start.wasClean)
+	if n.start.grownBytes > 0 {
+		n.log.Warn("the device grew since it was formatted; the log keeps its size", "grown_bytes", n.start.grownBytes)
 	}
 	n.run()
 	return nil
@@ -168,7 +168,7 @@ func (n *Node) waitForLateWrites(ctx context.Context, sb *ringwal.Superblock) (j
 	wait := sb.StallAfter + LateMargin
 	n.log.Info("the log's last owner ran under another kernel: waiting until none of its writes can still land",
 		"seconds", wait.Seconds())
-	n.start.WaitedForLate = wait
+	n.start.waitedForLate = wait
 	select {
 	case <-time.After(wait):
 		return true, nil
@@ -198,7 +198,7 @@ func (n *Node) recover(sbs *ringwal.Superblocks) (*ringwal.Superblocks, *recover
 		}
 		err = ringwal.VerifyTail(n.dev, sbs, state.recovery)
 		if err == nil {
-			n.start.Recovered = *state.recovery
+			n.start.recovery = *state.recovery
 			return sbs, state, nil
 		}
 		if !errors.Is(err, ringwal.ErrTailChanged) {
@@ -293,7 +293,7 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered, jump bool)
 	if n.wal, err = ringwal.Start(sbs, state.recovery, e, tail); err != nil {
 		return err
 	}
-	n.start.Epoch = e.Number
+	n.start.epoch = e.Number
 	n.committer = stream.NewCommitter(state.table, n.wal)
 	n.pacer = ringwal.Pacer{QuantumBytes: QuantumBytes, MaxInFlight: WritersInFlight}
 	n.reader = reader.New(reader.Config{
@@ -318,7 +318,6 @@ func (n *Node) firstWrites(state *recovered) error {
 		return err
 	}
 	if !state.recovery.CheckpointIsLast {
-		n.start.CheckpointNeeded = true
 		if err := n.committer.StartCheckpoint(); err != nil {
 			return fmt.Errorf("first checkpoint: %w", err)
 		}

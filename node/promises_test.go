@@ -175,6 +175,23 @@ func TestP10_AStalledWriteIsFinal(t *testing.T) {
 	_ = r.node.Close(context.Background())
 }
 
+// A frame that the writers do not take is a hole: the log stops, as for a failed write.
+func TestP10_AFrameThatNobodyWritesStopsTheLog(t *testing.T) {
+	r := newRig(t)
+	d := r.dial()
+	stream := d.create("s")
+	r.inLoop(func() { r.node.writers.Stop(time.Minute) })
+	d.send(one(stream.ID, "unknown"))
+	if e := d.refusal(); e.Code != wire.CodeLogFailed {
+		t.Fatalf("answered with %v: %s", e.Code, e.Message)
+	}
+	if err := <-r.node.Failed(); !errors.Is(err, ringwal.ErrWriteFailed) {
+		t.Fatalf("failed with %v", err)
+	}
+	r.host.Close()
+	_ = r.node.Close(context.Background())
+}
+
 func sum(t *testing.T, path string) [sha256.Size]byte {
 	t.Helper()
 	b, err := os.ReadFile(path)

@@ -111,7 +111,7 @@ func (n *Node) status() *Status {
 	named, sessions := n.committer.Table().Producers()
 	room := n.committer.AppendRoom()
 	s := &Status{
-		LogUUID: uuid.UUID(n.welcome.Log).String(), Node: n.welcome.Node, Path: n.cfg.Path, Epoch: n.start.Epoch,
+		LogUUID: uuid.UUID(n.welcome.Log).String(), Node: n.welcome.Node, Path: n.cfg.Path, Epoch: n.start.epoch,
 		TrimPosition: n.wal.Trim(), DurablePosition: n.wal.Durable(), HeadPosition: n.wal.Head(),
 		CapacityBytes: g.CapacityBytes, UsedBytes: n.wal.Used(), RoomBytes: room,
 		Store: n.cfg.Store, StoreNote: n.storeNote(), PinnedBy: plan.PinnedName, PinnedFirst: plan.PinnedFirst,
@@ -119,10 +119,10 @@ func (n *Node) status() *Status {
 		FramesInFlight: n.wal.InFlight(), Appends: n.stats.Appends.Load(), PayloadBytes: n.stats.PayloadBytes.Load(),
 		DeviceWrites: n.stats.DeviceWrites.Load(), DeviceBytes: n.stats.DeviceBytes.Load(),
 		Device: StatusDevice{Kind: string(n.info.Kind), Model: n.info.Model, Serial: n.info.Serial, SizeBytes: n.dev.SizeBytes(),
-			GrownBytes: n.start.GrownBytes, BlockBytes: n.dev.BlockBytes(), WriteCache: n.info.WriteCache, Profile: n.cfg.Profile.Name, Fence: n.fence()},
-		Start: StatusStart{Clean: n.start.WasClean, RecoverySeconds: n.start.RecoverySeconds, WaitedSeconds: n.start.WaitedForLate.Seconds(),
-			Frames: n.start.Recovered.Frames, Records: n.start.Recovered.Records, ReadBytes: n.start.Recovered.BytesRead,
-			GhostFrames: n.start.Recovered.GhostFrames},
+			GrownBytes: n.start.grownBytes, BlockBytes: n.dev.BlockBytes(), WriteCache: n.info.WriteCache, Profile: n.cfg.Profile.Name, Fence: n.fence()},
+		Start: StatusStart{Clean: n.start.wasClean, RecoverySeconds: n.start.recoverySeconds, WaitedSeconds: n.start.waitedForLate.Seconds(),
+			Frames: n.start.recovery.Frames, Records: n.start.recovery.Records, ReadBytes: n.start.recovery.BytesRead,
+			GhostFrames: n.start.recovery.GhostFrames},
 	}
 	n.stats.sample(device.NowNS(), n.wal.Head())
 	if rate := n.stats.bytesPerSec; rate > 1 {

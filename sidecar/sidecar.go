@@ -159,7 +159,7 @@ func (p *process) open(ctx context.Context) error {
 	n, err := node.Open(ctx, node.Config{
 		Path: target.path, SizeBytes: int64(p.Settings.WALSize), Node: string(p.Settings.Node), Store: string(target.store),
 		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
-		SlowAfter: p.Settings.SlowAppend, Server: server, Sessions: budget, Log: p.Log,
+		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
 	})
 	close(opened)
 	if err != nil {
