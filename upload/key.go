@@ -63,7 +63,7 @@ func ManifestKey(node string) string { return Prefix(node) + "manifest" }
 
 // Prefix is what all keys of a node begin with: two hex digits that spread the nodes
 // over the store, and the node's name. Bytes of it that are not letters, digits, '-',
-// '_' or '.', and a '.' at its start, are written %XX.
+// '_' or '.', and a '.' at its start, are written =XX.
 func Prefix(node string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%02x/", byte(xxhash.Sum64String(node)))
@@ -73,7 +73,7 @@ func Prefix(node string) string {
 		if plain {
 			b.WriteByte(c)
 		} else {
-			fmt.Fprintf(&b, "%%%02X", c)
+			fmt.Fprintf(&b, "=%02X", c)
 		}
 	}
 	b.WriteByte('/')
