@@ -12,10 +12,12 @@ import (
 // ringwal.Log. It owns both: nobody else changes the Table or reserves from the
 // Log. Not safe for concurrent use.
 //
-// Every operation either changes the state and the log or neither. Besides a
-// [*Refusal] it returns the log's own errors: ringwal.ErrWait (drive the log on
-// and ask again), ringwal.ErrFull (there is no room; nothing was used up), or the
-// sticky error of a log that has stopped.
+// Every operation either changes the state and the log or neither, but for
+// OpenSessionProducer, which may have made others expire when it returns
+// ringwal.ErrWait: the same call goes on from there. Besides a [*Refusal] it returns
+// the log's own errors: ringwal.ErrWait (drive the log on and ask again),
+// ringwal.ErrFull (there is no room; nothing was used up), or the sticky error of a
+// log that has stopped.
 type Committer struct {
 	table *Table
 	log   *ringwal.Log

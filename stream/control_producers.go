@@ -7,8 +7,9 @@ import (
 // OpenSessionProducer issues a session producer with a window of so many slots (0:
 // DefaultWindow) that its caller uses, as after [Committer.Attach]. Its id is made
 // of random, 64 random bits. Where there is no room for it, session producers that no
-// session uses expire, the one used longest ago first. Refusals: ErrBadRequest,
-// ErrTooManyProducers, ErrCheckpointFull.
+// session uses expire, the one used longest ago first; those that have expired when
+// it returns ringwal.ErrWait stay so. Refusals: ErrBadRequest, ErrTooManyProducers,
+// ErrCheckpointFull.
 func (c *Committer) OpenSessionProducer(window uint32, random uint64) (ProducerInfo, error) {
 	if window == 0 {
 		window = DefaultWindow
@@ -33,7 +34,7 @@ func (c *Committer) OpenSessionProducer(window uint32, random uint64) (ProducerI
 }
 
 // expireFor makes room for a session producer by expiring idle ones, or refuses
-// without expiring any.
+// without expiring any, ringwal.ErrFull included.
 func (c *Committer) expireFor(window uint32) error {
 	t, need := c.table, sessionBound(window)
 	var idle, idleBound uint64
@@ -54,13 +55,27 @@ func (c *Committer) expireFor(window uint32) error {
 		return &Refusal{Err: ErrCheckpointFull, Actual: t.bound - idleBound + need, Limit: t.maxBytes,
 			Detail: "bytes of the state with what was asked for"}
 	}
-	for len(t.producers.sessions) >= MaxSessionProducers || t.sessionBound+need > share || t.bound+need > t.maxBytes {
+	for first := true; len(t.producers.sessions) >= MaxSessionProducers || t.sessionBound+need > share || t.bound+need > t.maxBytes; first = false {
+		if first && !c.hasRoomToExpire(idle) {
+			return ringwal.ErrFull
+		}
 		it := Item{Kind: KindProducerExpired, Producer: t.producers.idle().id}
 		if err := c.write(ringwal.ClassControl, &it); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// hasRoomToExpire reports whether the log has room for the expiry of n session
+// producers and the opening of one, in however many frames.
+func (c *Committer) hasRoomToExpire(n uint64) bool {
+	const expiryBytes, openingBytes = itemHeaderBytes + idBytes, itemHeaderBytes + openBytes
+	items := n*expiryBytes + openingBytes
+	// Each frame takes up to a block beside its items: the open one, one that the
+	// ring's end cuts short, and those that hold the rest.
+	frames := 3 + items/uint64(c.geometry.MaxFrameBytes)
+	return c.log.Room(ringwal.ClassControl) >= items+frames*uint64(c.geometry.BlockBytes)+c.extraReserve()
 }
 
 // Attach says that a session uses the session producer, which therefore does not

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/walsidecar/walsidecar/ringwal"
@@ -410,5 +411,75 @@ func TestP12_FullUsesUpNothing(t *testing.T) {
 	w.must(err)
 	if placed.Duplicate || placed.LastSequence != info.Last+1 {
 		t.Errorf("%+v, want sequence %d", placed, info.Last+1)
+	}
+}
+
+// A full log refuses a session producer before any other has expired for it.
+func TestAFullLogExpiresNothing(t *testing.T) {
+	for name := range 8 { // so that the frame fills up in different steps
+		w := newWorld(t, smallRing)
+		w.maxState = 2 * (4*sessionBound(1) + 100)
+		w.crash()
+		w.stream(strings.Repeat("x", 1+8*name))
+		for range 4 {
+			w.c.Detach(w.session(1))
+		}
+		for n := uint64(1); ; n++ {
+			window := uint32(1)
+			if n%5 == 0 { // four have to expire for this one
+				window = 4
+			}
+			var opened ProducerInfo
+			state := w.state()
+			err := w.retry(func() (err error) { opened, err = w.c.OpenSessionProducer(window, n); return err })
+			if errors.Is(err, ringwal.ErrFull) {
+				if !bytes.Equal(w.state(), state) {
+					t.Errorf("with a name of %d bytes: refused, and the state has changed", 1+8*name)
+				}
+				break
+			}
+			w.must(err)
+			w.c.Detach(opened.ID)
+		}
+	}
+}
+
+// What has expired when the log must be driven on first stays so: the same call goes on
+// with the next, and opens once there is room.
+func TestOpeningGoesOnAfterAWait(t *testing.T) {
+	w := newWorld(t, smallRing)
+	w.maxState = 2 * (4*sessionBound(8) + 100)
+	w.crash()
+	a := w.stream("a")
+	var ids []ProducerID
+	for range 4 {
+		ids = append(ids, w.session(8))
+		w.c.Detach(ids[len(ids)-1])
+	}
+	// Up to the window, with place for two expiries in the open frame.
+	fill := func(size int) error {
+		var r Result
+		return w.c.Append(1, &Batch{Entries: []Entry{{Stream: a, Payload: make([]byte, size)}}}, &r)
+	}
+	for _, size := range []int{32 << 10, 4 << 10, 64, 0} {
+		for fill(size) == nil {
+		}
+	}
+	_, err := w.c.OpenSessionProducer(4*8, 99)
+	if !errors.Is(err, ringwal.ErrWait) {
+		t.Fatalf("opened beyond the window: %v", err)
+	}
+	if _, sessions := w.c.Table().Producers(); sessions == 0 || sessions == 4 {
+		t.Fatalf("%d session producers are left: that tests nothing", sessions)
+	}
+	var opened ProducerInfo
+	w.must(w.retry(func() (err error) { opened, err = w.c.OpenSessionProducer(4*8, 99); return err }))
+	if _, sessions := w.c.Table().Producers(); sessions != 1 || opened.Window != 32 {
+		t.Errorf("%d session producers, opened %+v", sessions, opened)
+	}
+	w.sync()
+	w.crash()
+	if _, sessions := w.c.Table().Producers(); sessions != 1 {
+		t.Errorf("%d session producers after a crash", sessions)
 	}
 }

@@ -325,13 +325,7 @@ func (r *run) open() {
 	window, random := 1+r.rng.IntN(6), r.rng.Uint64N(1000)
 	var got ProducerInfo
 	err := r.retry(func() (err error) { got, err = r.c.OpenSessionProducer(uint32(window), random); return err })
-	if !r.passed(err) { // some may have expired already
-		for id := range r.model.sessions {
-			if _, err := r.c.ProducerByID(id); err != nil {
-				delete(r.model.sessions, id)
-			}
-		}
-		r.changed()
+	if !r.passed(err) {
 		return
 	}
 	if opened := r.model.open(got.ID, window); opened != (err == nil) || err != nil && !errors.Is(err, ErrCheckpointFull) {
