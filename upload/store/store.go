@@ -43,8 +43,10 @@ type Store interface {
 	Delete(ctx context.Context, keys []string) error
 }
 
-// Version names one write of one key. Two writes of a key never share a version, whatever
-// they wrote. Opaque; empty means "does not exist".
+// Version names one write of one key; empty means "does not exist". Two writes that differ in
+// a byte never share one. In S3 it is the ETag, and two writes of equal bytes may share it:
+// who counts on versions puts something into the body that was never there before, as
+// every manifest does. In a directory no two writes share one.
 type Version string
 
 // Info is what Head and List tell of an object.
@@ -166,6 +168,9 @@ type Options struct {
 	// RetryFor is how long an operation is tried before ErrUnavailable; 0: RetryFor. The
 	// context may end it sooner.
 	RetryFor time.Duration
+	// AttemptTimeout is how long one request may take, plus its bytes at 2 MB/s; 0:
+	// AttemptTimeout. A request on which no byte moves is given up after as long.
+	AttemptTimeout time.Duration
 	// Concurrency is the most requests at once per class; 0: MaxConcurrency.
 	Concurrency int
 	// Counters are counted into when not nil; several stores may share them.
@@ -177,6 +182,8 @@ const (
 	// RetryFor is short enough that callers learn of an outage and can say so, long enough
 	// for every throttling to pass; they come back anyway.
 	RetryFor = 30 * time.Second
+	// AttemptTimeout is far above what a healthy store needs for a first byte.
+	AttemptTimeout = 5 * time.Second
 	// MaxConcurrency times the 8 MiB of an object bounds the memory of uploads.
 	MaxConcurrency = 16
 )
