@@ -2,6 +2,7 @@ package upload
 
 import (
 	"encoding/binary"
+	"sort"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -148,4 +149,10 @@ func (p *pendingRecord) put(dst []byte) {
 	le.PutUint64(dst[16:], p.position)
 	le.PutUint32(dst[24:], p.headers)
 	le.PutUint32(dst[28:], p.payload)
+}
+
+// seekTime returns the first record whose timestamp is at least ns, Count where there
+// is none.
+func (b *Block) seekTime(ns int64) int {
+	return sort.Search(b.Count, func(i int) bool { return b.timestamp(i) >= ns })
 }

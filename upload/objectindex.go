@@ -200,3 +200,29 @@ func (x *ObjectIndex) checkBlocks(id stream.ID, from, to int, h *Header, place *
 	}
 	return ""
 }
+
+// checkedIndex is the index that raw holds, which decodeObjectIndex has accepted.
+func checkedIndex(raw []byte) *ObjectIndex {
+	return &ObjectIndex{raw: raw, streams: int(binary.LittleEndian.Uint32(raw)), blocks: int(binary.LittleEndian.Uint32(raw[4:]))}
+}
+
+// Range returns what the object holds of a stream.
+func (x *ObjectIndex) Range(id stream.ID) (Range, bool) {
+	i := sort.Search(x.streams, func(i int) bool { return x.id(i) >= id })
+	if id == 0 || i == x.streams || x.id(i) != id {
+		return Range{}, false
+	}
+	return x.Stream(i - x.journals()), true
+}
+
+// seekTime returns the first block of a stream whose last timestamp is at least ns.
+func (x *ObjectIndex) seekTime(id stream.ID, ns int64) (BlockInfo, bool) {
+	from, to := x.Find(id)
+	i := from + sort.Search(to-from, func(i int) bool { return x.Block(from+i).LastNS >= ns })
+	if i == to {
+		return BlockInfo{}, false
+	}
+	info := x.Block(i)
+	info.Stream = id
+	return info, true
+}
