@@ -155,7 +155,7 @@ func (e emitter) state(s *node.Status) {
 	e.gauge(roomBytes, float64(s.RoomBytes))
 	seconds := math.Inf(1)
 	if s.SecondsToFull != nil {
-		seconds = *s.SecondsToFull
+		seconds = float64(*s.SecondsToFull)
 	}
 	e.gauge(fullInSeconds, seconds)
 	e.gauge(streams, float64(s.Streams))

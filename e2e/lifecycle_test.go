@@ -71,6 +71,10 @@ func TestSIGTERMServesUntilTheLastSessionEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the drain", func() bool { return strings.Contains(p.stderr.String(), "shutting down") })
+	await(t, "wait-ready that fails", func() bool { return h.run("wait-ready", "--timeout", "50ms").code == 17 })
+	if status := h.must("status", "--json"); !strings.Contains(status, `"state":"draining"`) {
+		t.Errorf("status while it drains: %s", status)
+	}
 	if _, err := c.Append(t.Context(), "s", []byte("while it drains")); err != nil {
 		t.Fatalf("a session that is open is served on: %v", err)
 	}

@@ -100,6 +100,7 @@ type Node struct {
 	failed   chan error    // the fatal cause, once
 	stopped  chan struct{} // closed when the commit loop has ended
 	superEnd chan struct{} // closed when the superblock goroutine has ended
+	ending   atomic.Bool   // AnnounceDrain
 	draining atomic.Bool
 	refusing atomic.Pointer[wire.Error] // why the log takes nothing more
 	snapshot atomic.Pointer[Status]

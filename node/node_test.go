@@ -2,10 +2,12 @@ package node
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
@@ -120,4 +122,24 @@ func TestAStopLeavesOutcomesUnknown(t *testing.T) {
 			t.Errorf("%v: the message is %q", why, e.Message)
 		}
 	}
+}
+
+// The time to full is told in whole seconds, and only while the log grows.
+func TestStatusTellsWholeSecondsToFull(t *testing.T) {
+	r := newRig(t)
+	if s := r.node.Status(); s.SecondsToFull != nil {
+		t.Errorf("a log that does not grow is full in %d s", *s.SecondsToFull)
+	}
+	var room uint64
+	r.inLoop(func() {
+		r.node.stats.bytesPerSec, r.node.stats.sampleNS = 1_000_000, device.NowNS()+int64(time.Hour) // so that it stays
+		room = r.node.committer.AppendRoom()
+	})
+	var status struct {
+		Seconds uint64 `json:"time_to_full_s"` // which no fraction can be read into
+	}
+	if err := json.Unmarshal(r.node.StatusJSON(), &status); err != nil || status.Seconds != room/1_000_000 {
+		t.Errorf("%d bytes at 1 MB/s: full in %d s, %v", room, status.Seconds, err)
+	}
+	r.close()
 }

@@ -29,9 +29,9 @@ type Status struct {
 	CapacityBytes uint64 `json:"capacity_bytes"`
 	UsedBytes     uint64 `json:"used_bytes"`
 	RoomBytes     uint64 `json:"room_bytes"` // that appends may still take
-	// SecondsToFull at the growth of the last seconds; absent while the log does
-	// not grow.
-	SecondsToFull *float64 `json:"time_to_full_s,omitempty"`
+	// SecondsToFull at the growth of the last seconds, rounded down; absent while the
+	// log does not grow.
+	SecondsToFull *uint64 `json:"time_to_full_s,omitempty"`
 
 	Store       string `json:"store"`
 	StoreNote   string `json:"store_note,omitempty"`
@@ -126,7 +126,7 @@ func (n *Node) status() *Status {
 	}
 	n.stats.sample(device.NowNS(), n.wal.Head())
 	if rate := n.stats.bytesPerSec; rate > 1 {
-		seconds := float64(room) / rate
+		seconds := uint64(float64(room) / rate)
 		s.SecondsToFull = &seconds
 	}
 	s.State = n.state()
@@ -143,7 +143,7 @@ func (n *Node) state() string {
 		return "closed"
 	case err != nil:
 		return "failed"
-	case n.draining.Load():
+	case n.draining.Load(), n.ending.Load():
 		return "draining"
 	case n.loop.stall != ringwal.StallNone:
 		return "degraded"
@@ -175,6 +175,10 @@ func (n *Node) StatusJSON() []byte {
 	}
 	return b
 }
+
+// AnnounceDrain makes the status say that the sidecar shuts down, while sessions are
+// still served: until Drain.
+func (n *Node) AnnounceDrain() { n.ending.Store(true) }
 
 // Welcome tells what the log is.
 func (n *Node) Welcome() wire.Welcome {

@@ -325,6 +325,7 @@ func (p *process) serve() (int, error) {
 // passed, and closes the log in order. A second signal ends the waiting.
 func (p *process) shutDown(n *node.Node) error {
 	p.phase.Store(new(draining))
+	n.AnnounceDrain()
 	deadline := time.Now().Add(p.Settings.Drain)
 	hurry := make(chan struct{})
 	over := make(chan struct{})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -44,7 +45,7 @@ func waitReady(ctx context.Context, socket string, timeout time.Duration) error 
 	for ctx.Err() == nil {
 		client, err := walsidecar.Dial(ctx, socket, walsidecar.WithDoor(walsidecar.DoorSocket))
 		if err == nil {
-			err = client.Ping(ctx)
+			err = served(ctx, client)
 			_ = client.Close()
 		}
 		if err == nil {
@@ -60,4 +61,23 @@ func waitReady(ctx context.Context, socket string, timeout time.Duration) error 
 		}
 	}
 	return fmt.Errorf("%w after %s: %w", errNotReady, timeout, last)
+}
+
+// served says why the log takes no appends now, or no longer soon: the same as the admin
+// address's /readyz.
+func served(ctx context.Context, client *walsidecar.Client) error {
+	b, err := client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	var status struct {
+		State string `json:"state"`
+	}
+	if err := json.Unmarshal(b, &status); err != nil {
+		return fmt.Errorf("the sidecar's status: %w", err)
+	}
+	if status.State != "open" && status.State != "degraded" {
+		return fmt.Errorf("the log is %s", status.State)
+	}
+	return nil
 }
