@@ -2,6 +2,7 @@ package upload
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/stream"
@@ -264,4 +265,15 @@ func (d *decoder) number() uint64 {
 func (d *decoder) signed() int64 {
 	u := d.number()
 	return int64(u>>1) ^ -int64(u&1)
+}
+
+// Control is a control item, decoded. Errors: stream.ErrDamaged.
+func (e *Entry) Control() (stream.Item, error) {
+	var r stream.ItemReader
+	r.Reset(e.Item, e.Position-ringwal.FrameHeaderBytes)
+	it := r.Next()
+	if it == nil {
+		return stream.Item{}, fmt.Errorf("%w: no item at position %d", stream.ErrDamaged, e.Position)
+	}
+	return *it, nil
 }
