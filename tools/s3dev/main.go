@@ -24,6 +24,7 @@ func main() {
 	bucket := flag.String("bucket", "walsidecar", "a bucket to have from the start")
 	access := flag.String("access", "s3dev", "access key id")
 	secret := flag.String("secret", "s3dev-secret", "secret access key")
+	health := flag.String("health", "/health", "path that answers 200 without credentials")
 	untilEOF := flag.Bool("until-eof", false, "stop when standard input ends: with the process that started it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -37,7 +38,7 @@ func main() {
 	if err := run(ctx, *dir, *bucket, &embedgw.Config{
 		RootUserAccess: *access, RootUserSecret: *secret, Region: "us-east-1",
 		Ports: []string{fmt.Sprintf("127.0.0.1:%d", *port)}, MaxConnections: 1024, MaxRequests: 512,
-		MultipartMaxParts: 10000, KeepAlive: true, Quiet: true, HealthPath: "/health",
+		MultipartMaxParts: 10000, KeepAlive: true, Quiet: true, HealthPath: *health,
 	}); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "s3dev:", err)
 		os.Exit(1)

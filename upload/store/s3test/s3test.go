@@ -5,6 +5,7 @@ package s3test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -97,8 +98,9 @@ func start(t testing.TB, binary, dir string) (*Server, error) {
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
 	listener.Close()
+	health := fmt.Sprintf("/health-%016x", rand.Uint64()) // so that nobody else's server answers for ours
 	command := exec.Command(binary, "--dir", dir, "--port", fmt.Sprint(port), "--bucket", Bucket,
-		"--access", AccessKeyID, "--secret", SecretAccessKey, "--until-eof")
+		"--access", AccessKeyID, "--secret", SecretAccessKey, "--until-eof", "--health", health)
 	alive, err := command.StdinPipe() // it ends when this process does, however
 	if err != nil {
 		return nil, err
@@ -122,7 +124,7 @@ func start(t testing.TB, binary, dir string) (*Server, error) {
 			return nil, fmt.Errorf("not ready: %v: %s", ctx.Err(), output.String())
 		case <-time.After(10 * time.Millisecond):
 		}
-		response, err := http.Get(s.Endpoint + "/health")
+		response, err := http.Get(s.Endpoint + health)
 		if err != nil {
 			continue
 		}
