@@ -224,6 +224,9 @@ func (a *acquisition) watch(ctx context.Context, holder Key) error {
 	if err != nil {
 		return err
 	}
+	if before.holder != holder {
+		return fmt.Errorf("%w: the holder is now %s", ErrConflict, before.holder)
+	}
 	for range QuietBeats {
 		if err := a.r.Clock.Sleep(ctx, HeartbeatEvery); err != nil {
 			return err
