@@ -38,7 +38,7 @@ func (a *Archive) State(ctx context.Context, checkpointMaxBytes uint64) (*Recove
 				return inObject(v.m.State.ID.Key(a.node, KindState), fmt.Errorf("%w: %w", ErrDamagedObject, err))
 			}
 		}
-		return a.journals(ctx, v, s.Position, func(*Group) bool { return true }, nil, r.Table)
+		return withoutState(v, a.journals(ctx, v, s.Position, func(*Group) bool { return true }, nil, r.Table))
 	})
 	return r, err
 }
@@ -62,9 +62,18 @@ func (a *Archive) Streams(ctx context.Context) (*stream.Directory, []Join, error
 		}
 		d, joins = stream.NewDirectory(table), s.Joins
 		needs := func(g *Group) bool { return g.From < s.Position || g.Control || !g.ranged() }
-		return a.journals(ctx, v, s.Position, needs, func(g *Group) error { return applyRanges(d, g) }, d)
+		return withoutState(v, a.journals(ctx, v, s.Position, needs, func(g *Group) error { return applyRanges(d, g) }, d))
 	})
 	return d, joins, err
+}
+
+// withoutState is err of applying journals to a state. Where there is no state object,
+// they may well not begin with an empty log.
+func withoutState(v *view, err error) error {
+	if v.m.State == nil && errors.Is(err, stream.ErrDamaged) {
+		return fmt.Errorf("%w: the state at position %d, where the store begins: %w", ErrNotArchived, v.m.Origin, err)
+	}
+	return err
 }
 
 // applier is a stream.Table or a stream.Directory.
