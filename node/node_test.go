@@ -2,10 +2,12 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +51,43 @@ func TestAppendReadRestartRead(t *testing.T) {
 		}
 	}
 	r.close()
+}
+
+// slowReads takes a while for what a recovery of an empty log only fetches ahead.
+type slowReads struct {
+	device.Device
+	busy *atomic.Int32
+}
+
+func (d slowReads) ReadAt(p []byte, offset int64) (int, error) {
+	if offset >= 10<<20 { // beyond the window and a frame
+		d.busy.Add(1)
+		defer d.busy.Add(-1)
+		time.Sleep(300 * time.Millisecond)
+	}
+	return d.Device.ReadAt(p, offset)
+}
+
+// A read that is on its way when the device is closed would keep it claimed, so none is
+// once a log is open: who closes it can open it again at once.
+func TestAStartLeavesNoReadBehind(t *testing.T) {
+	r := newRig(t)
+	r.close()
+	dev, err := device.Open(r.path, device.OpenOptions{Exclusive: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := slowReads{dev, new(atomic.Int32)}
+	n, err := openOn(context.Background(), r.cfg, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if busy := slow.busy.Load(); busy != 0 {
+		t.Errorf("%d reads of the recovery are on their way", busy)
+	}
+	if err := n.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // appendUntilFull appends records of size bytes until the log refuses, and returns

@@ -269,6 +269,9 @@ func rebuildWith(d device.Device, sbs *ringwal.Superblocks, also func(*stream.It
 	if err != nil {
 		return nil, err
 	}
+	// Waits for reads on their way: a device stays claimed after its Close for as long
+	// as one is.
+	ahead.Forget()
 	if state.table == nil { // a new log
 		state.table = stream.NewTable(checkpointMax)
 	}
