@@ -42,25 +42,27 @@ func (r *recorder) sendAway() {
 // A sidecar that sends its client away takes the client's ring back; what the client
 // has in flight there is sent again all the same, and every record is there once.
 func TestP2_AClientThatIsSentAwayResends(t *testing.T) {
-	for _, door := range []walsidecar.Door{walsidecar.DoorShm, walsidecar.DoorSocket} {
-		r := newRigOf(t, 128<<20)
-		back := &recorder{Node: r.node}
-		host := session.NewHost(session.Options{Log: func(string) session.Backend { return back }, Budget: session.NewBudget(64 << 20),
-			Logger: slog.New(slog.DiscardHandler)})
-		access, err := uds.OwnAccess()
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(t.TempDir(), "s")
-		server, err := uds.Listen(uds.Options{Path: path, Access: access, Host: host, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() { _ = server.Serve() }()
-		appendWhileSentAway(t, back, path, door)
-		server.Close()
-		host.Close()
-		r.close()
+	for name, door := range map[string]walsidecar.Door{"shm": walsidecar.DoorShm, "socket": walsidecar.DoorSocket} {
+		t.Run(name, func(t *testing.T) {
+			r := newRigOf(t, 128<<20)
+			back := &recorder{Node: r.node}
+			host := session.NewHost(session.Options{Log: func(string) session.Backend { return back }, Budget: session.NewBudget(64 << 20),
+				Logger: slog.New(slog.DiscardHandler)})
+			access, err := uds.OwnAccess()
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(t.TempDir(), "s")
+			server, err := uds.Listen(uds.Options{Path: path, Access: access, Host: host, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _ = server.Serve() }()
+			defer r.close()
+			defer host.Close()
+			defer server.Close()
+			appendWhileSentAway(t, back, path, door)
+		})
 	}
 }
 
@@ -69,6 +71,9 @@ func appendWhileSentAway(t *testing.T, back *recorder, path string, door walside
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	c, err := walsidecar.Dial(ctx, path, walsidecar.WithDoor(door))
+	if errors.Is(err, walsidecar.ErrUnsupported) {
+		t.Skip(err) // an emulator, or a kernel that is too old
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,9 @@
 package session
 
 import (
+	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/walsidecar/walsidecar/shm"
@@ -92,7 +94,7 @@ func (s *Session) openShm(h wire.Header, m *wire.ShmOpen) error {
 		s.give(need)
 		s.mu.Unlock()
 		s.host.rings.Give(need)
-		return refuse(wire.CodeOutOfMemory, err.Error())
+		return s.reply(noDoor(err), h.Request)
 	}
 	door.Arm(0)
 	r := &ring{door: door, bytes: need, heard: make(chan struct{})}
@@ -107,6 +109,19 @@ func (s *Session) openShm(h wire.Header, m *wire.ShmOpen) error {
 	s.mu.Unlock()
 	go s.listen(r)
 	return nil
+}
+
+// noDoor is what a client is told when the kernel gave no memory to share.
+func noDoor(err error) *wire.Error {
+	e := &wire.Error{Code: wire.CodeOutOfMemory, Message: "no shared memory now: " + err.Error()}
+	switch {
+	case shm.Unsupported(err):
+		e.Code, e.Message = wire.CodeUnsupported, "no shared memory on this host: "+err.Error()
+		e.Hint = "append over the socket: the kernel under the sidecar, or its sandbox, does not share memory as walsidecar needs it"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		e.Hint = "raise the sidecar's limit of open files, or use fewer clients"
+	}
+	return e
 }
 
 // takeRing takes n bytes from the part of the budget that is for shared memory, and
