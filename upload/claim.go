@@ -25,27 +25,6 @@ var (
 	ErrRetired = errors.New("another log has taken this one's place")
 )
 
-// LoadManifest reads the manifest of a node. The version is that of exactly these
-// bytes. Errors: ErrNoManifest (a claim makes the first one), ErrManifest,
-// ErrNewerVersion, those of the store.
-func LoadManifest(ctx context.Context, s store.Store, node string) (*Manifest, store.Version, error) {
-	body, version, err := s.Get(ctx, ManifestKey(node))
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, "", fmt.Errorf("%w (%s)", ErrNoManifest, ManifestKey(node))
-	}
-	if err != nil {
-		return nil, "", err
-	}
-	m, err := DecodeManifest(body)
-	if err == nil && m.Node != node {
-		err = problem(ErrManifest, "node", mNode, "it is about node %q", m.Node)
-	}
-	if err != nil {
-		return nil, "", inObject(ManifestKey(node), err)
-	}
-	return m, version, nil
-}
-
 // Check reports whether a log with that UUID, whose last frame ends at end, may be
 // served with this manifest. Errors: ErrRetired, ErrOtherLog, ErrOlderSnapshot.
 func (m *Manifest) Check(log [16]byte, end uint64) error {
@@ -141,7 +120,7 @@ func tryAgain(err error) bool {
 // claimOnce reads the manifest, and puts the claim unless it is there already. Neither
 // a manifest nor an error: it has to be done again.
 func claimOnce(ctx context.Context, s store.Store, c *Claimant, attempt *uint64) (*Claimed, error) {
-	before, version, err := LoadManifest(ctx, s, c.Node)
+	before, version, err := ReadManifest(ctx, s, c.Node)
 	if errors.Is(err, ErrNoManifest) {
 		before, err = nil, nil
 	}

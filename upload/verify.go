@@ -328,9 +328,12 @@ func (w *verifier) note(e *Entry, event *Event) {
 	for i := range event.Records {
 		have[event.Records[i].Stream]++
 	}
-	for i := range e.Extents {
-		if x := &e.Extents[i]; have[x.Stream] < uint64(x.Count) { // the missing ones are its first
-			w.missing[x.Stream] = max(w.missing[x.Stream], x.First+uint64(x.Count)-have[x.Stream])
+	for i := len(e.Extents) - 1; i >= 0; i-- { // the missing ones of a stream are its first
+		x := &e.Extents[i]
+		n := min(have[x.Stream], uint64(x.Count))
+		have[x.Stream] -= n
+		if n < uint64(x.Count) {
+			w.missing[x.Stream] = max(w.missing[x.Stream], x.First+uint64(x.Count)-n)
 		}
 	}
 }
