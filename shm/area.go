@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -135,15 +136,15 @@ type Client struct {
 	bell        *Bell
 	submission  Memory
 	completion  Memory
-	waiting     Waiting
-	spinner     spinner
+	spinner     Spinner
 	interrupted atomic.Bool
 	lost        atomic.Uint32
 }
 
 // Attach maps the areas of a handover, whose descriptors it takes over, and compares
-// them with what the sidecar said of them.
-func Attach(info *wire.ShmInfo, files []int, waiting Waiting) (c *Client, err error) {
+// them with what the sidecar said of them. peer is the sidecar's process, 0 where that is
+// not known.
+func Attach(info *wire.ShmInfo, files []int, waiting Waiting, peer int) (c *Client, err error) {
 	defer func() {
 		for i, fd := range files {
 			if err != nil || i != 2 {
@@ -157,7 +158,7 @@ func Attach(info *wire.ShmInfo, files []int, waiting Waiting) (c *Client, err er
 	if info.Layout != Version || info.RingBytes > MaxRingBytes || info.RingBytes < MinRingBytes || info.CompletionBytes != CompletionBytes {
 		return nil, fmt.Errorf("%w: layout %d with %d and %d bytes", ErrViolation, info.Layout, info.RingBytes, info.CompletionBytes)
 	}
-	c = &Client{waiting: waiting}
+	c = &Client{spinner: NewSpinner(waiting, peer)}
 	defer func() {
 		if err != nil {
 			c.unmap()
@@ -202,33 +203,49 @@ func (c *Client) Memory() Memory { return c.submission }
 // RingBell kicks the sidecar. Kick says when.
 func (c *Client) RingBell() { c.bell.Ring() }
 
-// Wait waits until there are acks to take, or Interrupt; false means interrupted.
+// Wait waits until there are acks to take, or Interrupt; false means interrupted. It is
+// for a client with one goroutine.
 func (c *Client) Wait() bool {
-	for !c.interrupted.Load() {
-		if c.spinner.look(c.waiting, c.Any) {
-			return true
+	for !c.Look() && !c.interrupted.Load() {
+		word := c.Word()
+		if c.Want(); !c.Any() {
+			c.Doze(word, sleepAtMost)
 		}
-		word := c.Sleep()
-		if !c.Any() && !c.interrupted.Load() {
-			if waitFutex(c.wake, word, sleepAtMost) && c.Any() {
-				c.lost.Add(1)
-			}
-		}
-		c.Awake()
 	}
+	c.Unwant()
 	return c.Any()
 }
 
-// LostWakeUps is how often Wait found acks only because its sleep is bounded. The
-// protocol makes it 0.
+// Looks reports whether Look looks more than once.
+func (c *Client) Looks() bool { return c.spinner.Looks() }
+
+// Look looks for acks without sleeping, as long as the client's way of waiting says. It
+// is for one goroutine at a time.
+func (c *Client) Look() bool {
+	return c.spinner.Look(func() bool { return c.Any() || c.interrupted.Load() }) && c.Any()
+}
+
+// Doze sleeps until a wake-up changes the futex word from word, but no longer than d.
+func (c *Client) Doze(word uint32, d time.Duration) {
+	wanted := c.wanted.Load()
+	if late := waitFutex(c.wake, word, d); late && wanted&1 == 1 && d >= sleepAtMost && wanted == c.wanted.Load() && c.Any() && c.Word() == word {
+		c.lost.Add(1)
+	}
+}
+
+// LostWakeUps is how often acks that were to wake the client were found only because
+// its sleep is bounded. The protocol makes it 0.
 func (c *Client) LostWakeUps() int { return int(c.lost.Load()) }
 
-// Interrupt makes Wait return once, and every later one; it may have to be called
-// again, as it can come just before the sleep.
+// Interrupt ends a Doze, and every Wait from here on; it may have to be called again, as
+// it can come just before the sleep.
 func (c *Client) Interrupt() {
 	c.interrupted.Store(true)
 	wakeFutex(c.wake)
 }
+
+// Interrupted reports whether Interrupt was called.
+func (c *Client) Interrupted() bool { return c.interrupted.Load() }
 
 // Detach unmaps the areas. Nobody may use the client, or bytes of its ring, any more.
 func (c *Client) Detach() {

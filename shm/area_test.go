@@ -18,7 +18,7 @@ func open(t testing.TB, ringBytes int, waiting Waiting) (*Door, *Client) {
 	t.Helper()
 	d, files, err := NewDoor(ringBytes)
 	must(t, err)
-	c, err := Attach(infoOf(ringBytes), files[:], waiting)
+	c, err := Attach(infoOf(ringBytes), files[:], waiting, 0)
 	must(t, err)
 	t.Cleanup(func() { c.Detach(); d.Close() })
 	return d, c
@@ -129,7 +129,7 @@ func TestAttachRefusesWhatDoesNotAgree(t *testing.T) {
 		must(t, err)
 		info := infoOf(MinRingBytes)
 		change(info)
-		if _, err := Attach(info, files[:], Adaptive); !errors.Is(err, ErrViolation) {
+		if _, err := Attach(info, files[:], Adaptive, 0); !errors.Is(err, ErrViolation) {
 			t.Errorf("%s: %v", name, err)
 		}
 		d.Close()
@@ -152,7 +152,7 @@ func TestNoDescriptorOrMappingIsLeft(t *testing.T) {
 	cycle := func() {
 		d, files, err := NewDoor(MinRingBytes)
 		must(t, err)
-		c, err := Attach(infoOf(MinRingBytes), files[:], Adaptive)
+		c, err := Attach(infoOf(MinRingBytes), files[:], Adaptive, 0)
 		must(t, err)
 		c.Detach()
 		d.Close()

@@ -88,18 +88,19 @@ func (c *Completer) Disarm() bool {
 	return g&1 == 1 && c.sleep.CompareAndSwap(g, g+1)
 }
 
-// Reaper is the client's end of a completion area. Take, Sleep and Awake are for one
-// goroutine, Kick for the one that publishes, Durable and State for any.
+// Reaper is the client's end of a completion area. Take, Want and Unwant are for one
+// goroutine at a time, Kick for the one that publishes, the others for any.
 type Reaper struct {
 	memory Memory
-	taken  uint64
+	taken  atomic.Uint64
 	acks   *atomic.Uint64
 	wanted *atomic.Uint32
 	sleep  *atomic.Uint32
 	wakeAt *atomic.Uint64
 	wake   *atomic.Uint32
 	kicked uint32 // the sidecar's sleep that it was kicked out of last
-	slept  uint32 // generation of this client's own sleep; odd while it sleeps
+	want   uint32 // generation of the wish to be woken; odd while there is one
+	word   uint32 // the futex word before that wish
 }
 
 // NewReaper returns the reaper of a fresh pair of areas.
@@ -112,38 +113,48 @@ func NewReaper(submission, completion Memory) (*Reaper, error) {
 }
 
 // Any reports whether there are acks to take.
-func (r *Reaper) Any() bool { return r.acks.Load() != r.taken }
+func (r *Reaper) Any() bool { return r.acks.Load() != r.taken.Load() }
 
 // Take appends the acks that are there to extents.
 func (r *Reaper) Take(extents []wire.AckExtent) ([]wire.AckExtent, error) {
-	acks := r.acks.Load()
-	if acks-r.taken > QueueEntries {
-		return extents, fmt.Errorf("%w: %d acks at once", ErrViolation, acks-r.taken)
+	acks, taken := r.acks.Load(), r.taken.Load()
+	if acks-taken > QueueEntries {
+		return extents, fmt.Errorf("%w: %d acks at once", ErrViolation, acks-taken)
 	}
-	for ; r.taken != acks; r.taken++ {
-		b := r.memory[headBytes+int(r.taken%QueueEntries)*entryBytes:]
+	for ; taken != acks; taken++ {
+		b := r.memory[headBytes+int(taken%QueueEntries)*entryBytes:]
 		extents = append(extents, wire.AckExtent{
 			Request: binary.LittleEndian.Uint64(b), Stream: binary.LittleEndian.Uint64(b[8:]),
 			Offset: binary.LittleEndian.Uint64(b[16:]), Position: binary.LittleEndian.Uint64(b[24:]),
 			Requests: binary.LittleEndian.Uint32(b[32:]), Records: binary.LittleEndian.Uint32(b[36:]), Step: binary.LittleEndian.Uint32(b[40:]),
 		})
 	}
+	r.taken.Store(taken)
 	return extents, nil
 }
 
-// Sleep says that acks are to wake this client, and returns what the futex word must
-// still be for the wait. When Any is true afterwards the wait must not begin.
-func (r *Reaper) Sleep() (word uint32) {
-	word = r.wake.Load()
-	r.slept++
-	r.wanted.Store(r.slept)
-	return word
+// Word is the futex word that a wake-up changes. Who sleeps looks at it first, then
+// whether there are acks.
+func (r *Reaper) Word() uint32 { return r.wake.Load() }
+
+// Want says that the next acks are to wake this client, once. When Any is true
+// afterwards it may be that they do not.
+func (r *Reaper) Want() {
+	word := r.wake.Load()
+	if r.want&1 == 1 && word == r.word {
+		return // it was said, and is not fulfilled
+	}
+	r.word = word
+	r.want += 1 + r.want&1
+	r.wanted.Store(r.want)
 }
 
-// Awake takes Sleep back.
-func (r *Reaper) Awake() {
-	r.slept++
-	r.wanted.Store(r.slept)
+// Unwant takes Want back; one wake-up may be on its way.
+func (r *Reaper) Unwant() {
+	if r.want&1 == 1 {
+		r.want++
+		r.wanted.Store(r.want)
+	}
 }
 
 // Kick reports whether the sidecar sleeps and has to be kicked for what was just

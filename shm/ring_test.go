@@ -267,21 +267,27 @@ func TestAcksPassAndWakeOncePerSleep(t *testing.T) {
 	if p.down.Released() != 64 || p.down.Durable() != 4096 {
 		t.Errorf("released %d, durable %d", p.down.Released(), p.down.Durable())
 	}
-	p.down.Sleep()
+	p.down.Want()
 	if !p.down.Any() {
-		t.Error("acks that came before the sleep are not seen after it was announced")
+		t.Error("acks that came before the wish to be woken are not seen after it")
 	}
 	if !p.up.Publish(one, 128, 4096) || p.up.Publish(one, 192, 4096) {
-		t.Error("want one wake-up per sleep")
+		t.Error("want one wake-up per wish")
 	}
-	p.down.Awake()
 	got, err := p.down.Take(nil)
 	if err != nil || len(got) != 3 || got[0] != one[0] || got[2] != one[0] || p.down.Any() {
 		t.Errorf("%+v, %v", got, err)
 	}
-	word := p.down.Sleep()
+	word := p.down.Word()
+	p.down.Want()
+	p.down.Want()
 	if !p.up.Publish(one, 256, 4096) || p.completion.u32(offWake).Load() == word {
-		t.Error("a new sleep is not woken")
+		t.Error("a new wish after one that was fulfilled is not")
+	}
+	p.down.Want()
+	p.down.Unwant()
+	if p.up.Publish(one, 320, 4096) {
+		t.Error("a client that took its wish back is woken")
 	}
 	p.up.End(wire.CodeDraining)
 	if p.down.State() != wire.CodeDraining {

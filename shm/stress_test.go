@@ -42,7 +42,7 @@ const stressRing = 256 << 10
 // which either side falls asleep.
 func beStressClient(d time.Duration, seed uint64) error {
 	r := rand.New(rand.NewPCG(seed, 1))
-	c, err := Attach(infoOf(stressRing), []int{3, 4, 5}, Waiting(r.IntN(3)))
+	c, err := Attach(infoOf(stressRing), []int{3, 4, 5}, Waiting(r.IntN(3)), 0)
 	if err != nil {
 		return err
 	}

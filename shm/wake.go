@@ -45,10 +45,13 @@ const (
 	Block
 )
 
+// Waitings are the names of the ways of waiting.
+var Waitings = map[string]Waiting{"adaptive": Adaptive, "spin": Spin, "block": Block}
+
 // Times of waiting.
 const (
-	// SpinFor is how long Spin looks before it sleeps.
-	SpinFor = 50 * time.Microsecond
+	// SpinFor is how long Spin looks before it sleeps: longer than a device takes.
+	SpinFor = time.Millisecond
 
 	// adaptiveFor is the longest that Adaptive looks.
 	adaptiveFor = 10 * time.Microsecond
@@ -62,20 +65,52 @@ const (
 	sleepAtMost = time.Second
 )
 
-// spinner decides how long to look before sleeping.
-type spinner struct {
-	budget time.Duration
-	waits  uint
+// Spinner decides how long to look before sleeping. It is for one goroutine at a time.
+type Spinner struct {
+	waiting Waiting
+	budget  time.Duration
+	waits   uint
 }
 
-// look polls ready for a while, as the mode says.
-func (s *spinner) look(mode Waiting, ready func() bool) bool {
+// NewSpinner returns a spinner for waiting for the process peer; 0: it is not known.
+// Where both cannot run at the same time, as there is but one core for them, it never
+// looks, whatever waiting says: the other side needs that core.
+func NewSpinner(waiting Waiting, peer int) Spinner {
+	if !Apart(peer) {
+		waiting = Block
+	}
+	return Spinner{waiting: waiting, budget: adaptiveFor}
+}
+
+// Apart reports whether this process and another can run at the same time: whether
+// there are two cores that one or the other may use. Of a process that is not known, 0,
+// it is taken to be so where the machine has two.
+func Apart(peer int) bool {
+	var own, other unix.CPUSet
+	if unix.SchedGetaffinity(os.Getpid(), &own) != nil {
+		return runtime.NumCPU() > 1
+	}
+	if peer == 0 || unix.SchedGetaffinity(peer, &other) != nil {
+		// The other may be anywhere. The mask of the first process of a machine has all
+		// of its cores, as a rule.
+		if unix.SchedGetaffinity(1, &other) != nil {
+			return own.Count() > 1
+		}
+	}
+	for i := range own {
+		own[i] |= other[i]
+	}
+	return own.Count() > 1
+}
+
+// Look polls ready for a while, and reports whether it was true.
+func (s *Spinner) Look(ready func() bool) bool {
 	switch {
 	case ready():
 		return true
-	case mode == Spin:
+	case s.waiting == Spin:
 		return poll(SpinFor, ready)
-	case mode == Block || runtime.NumCPU() == 1:
+	case s.waiting == Block:
 		return false
 	}
 	s.waits++
@@ -93,6 +128,12 @@ func (s *spinner) look(mode Waiting, ready func() bool) bool {
 		s.budget = 0
 	}
 	return false
+}
+
+// Looks reports whether Look may look longer than once: whether it is worth telling the
+// other side that it need not wake this one.
+func (s *Spinner) Looks() bool {
+	return s.waiting == Spin || s.waiting == Adaptive && (s.budget > 0 || (s.waits+1)%probeEvery == 0)
 }
 
 // poll calls ready for as long as d.

@@ -65,7 +65,7 @@ func askShm(t testing.TB, path string, features, ringBytes uint64) (c *ringClien
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Client, err = shm.Attach(&info, files, shm.Adaptive); err != nil {
+	if c.Client, err = shm.Attach(&info, files, shm.Adaptive, 0); err != nil {
 		t.Fatal(err)
 	}
 	return c, nil

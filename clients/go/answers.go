@@ -86,13 +86,13 @@ func (c *Client) handleAck(h wire.Header, body []byte) error {
 	if err := c.ack.Decode(h, body); err != nil { // used by this goroutine alone
 		return err
 	}
+	c.mu.Lock()
+	defer c.unlockAndKick()
 	return c.acked(c.ack.Extents)
 }
 
 // acked gives the requests of the extents their results.
 func (c *Client) acked(extents []wire.AckExtent) error {
-	c.mu.Lock()
-	defer c.unlockAndKick()
 	for e := range extents {
 		extent := &extents[e]
 		for i := range extent.Requests {

@@ -139,6 +139,9 @@ func (c *Client) admit(ctx context.Context, a *appending, opts []AppendOption, b
 		return Ticket{}, err
 	}
 	c.mu.Lock()
+	if n := c.conn; n != nil && n.ring != nil {
+		_ = c.reap(n) // the error has ended the connection
+	}
 	missing, err := c.prepare(a, opts)
 	if err == nil && !missing.any() && len(c.room) == 0 && c.hasRoom(a.size, a.slots) {
 		t := c.enqueue(a)
@@ -149,7 +152,7 @@ func (c *Client) admit(ctx context.Context, a *appending, opts []AppendOption, b
 		}
 		return t, nil
 	}
-	c.mu.Unlock()
+	c.unlockAndKick()
 	if err != nil {
 		return Ticket{}, err
 	}
@@ -196,7 +199,7 @@ func (c *Client) admitSlowly(ctx context.Context, a *appending, opts []AppendOpt
 		if place == nil {
 			place = c.room.join(a.size, a.slots)
 		}
-		c.mu.Unlock()
+		c.unlockAndExpect()
 		select {
 		case <-place.wake:
 		case <-c.ended:
@@ -369,7 +372,7 @@ func (c *Client) stream(name string) *streamRef {
 // enqueue puts the prepared append in flight.
 func (c *Client) enqueue(a *appending) Ticket {
 	m := &c.encode
-	r := request{pending: newPending(), stream: a.single, streams: a.streams, size: a.size, slots: a.slots}
+	r := request{pending: c.newPending(), stream: a.single, streams: a.streams, size: a.size, slots: a.slots}
 	if a.producer == "" {
 		r.sequence = c.producer.next
 		c.producer.next++

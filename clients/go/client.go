@@ -33,6 +33,7 @@ type Client struct {
 	ended   chan struct{} // closed when err is set
 	stopped chan struct{} // closed when the last goroutine is gone
 	durable atomic.Uint64
+	waiting atomic.Int32 // goroutines that wait for tickets of shared memory
 
 	mu   sync.Mutex
 	err  error // why the client ended; nil while it lives
@@ -119,7 +120,7 @@ func (c *Client) Flush(ctx context.Context) error {
 	}
 	flushed := make(chan struct{})
 	c.flushes = append(c.flushes, flush{upTo: c.submitted, done: flushed})
-	c.mu.Unlock()
+	c.unlockAndExpect()
 	select {
 	case <-flushed:
 		return nil

@@ -216,6 +216,9 @@ func (c *Client) uninstall(n *connection, why error) {
 	c.online = make(chan struct{})
 	c.mu.Unlock()
 	n.lone.Wait() // no write uses the memory any more
+	if n.ring != nil {
+		n.ring.lookers.Wait()
+	}
 	c.mu.Lock()
 	c.out.written()
 	if c.lost == nil {

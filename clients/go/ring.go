@@ -6,6 +6,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -40,8 +41,12 @@ const (
 	WaitBlock = shm.Block
 )
 
-// ringDoor is the shared memory of a connection. Its producer's end is guarded by the
-// client's mutex; the reaping goroutine alone takes acks.
+// ringDoor is the shared memory of a connection. It is guarded by the client's mutex,
+// but for looking for acks and dozing.
+//
+// Acks are handled by whoever comes by: a goroutine that submits, or one that waits for
+// a ticket. A goroutine of its own, which sleeps otherwise, does it when the sidecar
+// wakes it, which it is asked to unless many are in flight and nobody waits.
 type ringDoor struct {
 	*shm.Client
 	chunk       *chunk // the ring's bytes, in the place of a chunk of outgoing
@@ -49,7 +54,21 @@ type ringDoor struct {
 	maxRequests int
 	bell        bool // the sidecar sleeps: ring after unlocking
 	extents     []wire.AckExtent
+	looking     bool           // one of those who wait looks for acks without sleeping
+	lookers     sync.WaitGroup // that one
 }
+
+const (
+	// lazyAppends is how many appends must be in flight for their acks to be left until
+	// somebody comes by, when nobody waits for any.
+	lazyAppends = 32
+	// lazyFor is the longest that they are left.
+	lazyFor = 5 * time.Millisecond
+	// dozeFor bounds a sleep that the sidecar is to end, idleFor one when nothing is in
+	// flight.
+	dozeFor = time.Second
+	idleFor = 10 * time.Second
+)
 
 // openRing asks for shared memory, as the first request of the connection. Where it
 // is not to be had the connection goes on without, unless the client insists.
@@ -78,7 +97,7 @@ func (c *Client) openRing(n *connection) error {
 		}
 		return err
 	}
-	memory, err := shm.Attach(&info, files, c.options.waiting)
+	memory, err := shm.Attach(&info, files, c.options.waiting, n.sidecar())
 	if err != nil {
 		if insists {
 			return err
@@ -163,27 +182,125 @@ func (r *request) takeOut() {
 	}
 }
 
-// reapLoop handles the acks in shared memory until the connection ends, and those
+// sidecar is the process at the other end of the socket, 0 if that is not known.
+func (n *connection) sidecar() (pid int) {
+	raw, err := n.net.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(peer.Pid)
+		}
+	})
+	return pid
+}
+
+// reap handles the acks that are there. What is wrong with them ends the connection.
+func (c *Client) reap(n *connection) (err error) {
+	d := n.ring
+	if !d.Any() {
+		return nil
+	}
+	if d.extents, err = d.Take(d.extents[:0]); err == nil {
+		err = c.acked(d.extents)
+	}
+	if err != nil {
+		n.close()
+	}
+	return err
+}
+
+// reapAndWant handles the acks that are there, and has the sidecar wake the reaping
+// goroutine for the next ones.
+func (c *Client) reapAndWant(n *connection) error {
+	d := n.ring
+	for {
+		err := c.reap(n)
+		if err != nil || d.looking { // the one who looks does it
+			return err
+		}
+		if d.Want(); !d.Any() {
+			return nil
+		}
+	}
+}
+
+// reapLazily is reapAndWant of the reaping goroutine, which says how long it may sleep.
+func (c *Client) reapLazily(n *connection) (time.Duration, error) {
+	d := n.ring
+	if c.flight.len() < lazyAppends || c.waiting.Load() > 0 || len(c.room) > 0 || len(c.flushes) > 0 {
+		err := c.reapAndWant(n)
+		if c.flight.len() == 0 {
+			return idleFor, err
+		}
+		return dozeFor, err
+	}
+	d.Unwant()
+	return lazyFor, c.reap(n)
+}
+
+// await handles acks until p is answered, or there is nothing better to do than to sleep
+// until it is. It counts in waiting from then on; the caller takes that back.
+func (c *Client) await(p *pending) {
+	c.mu.Lock()
+	defer c.unlockAndKick()
+	c.waiting.Add(1)
+	for looked := false; ; looked = true {
+		n := c.conn
+		if n == nil || n.ring == nil || c.reap(n) != nil {
+			return
+		}
+		answered := p.state.Load() == pendingAnswered
+		if answered && !looked {
+			return
+		}
+		if answered || n.ring.looking || !n.ring.Looks() || !c.look(n) {
+			_ = c.reapAndWant(n) // the error has ended the connection
+			return
+		}
+	}
+}
+
+// look looks for acks for a while, with the mutex released, and reports whether there
+// are any.
+func (c *Client) look(n *connection) bool {
+	d := n.ring
+	d.Unwant()
+	d.looking = true
+	d.lookers.Add(1)
+	c.unlockAndKick()
+	found := d.Look()
+	d.lookers.Done()
+	c.mu.Lock()
+	d.looking = false
+	return found
+}
+
+// unlockAndExpect releases the mutex after something began to wait for acks.
+func (c *Client) unlockAndExpect() {
+	if n := c.conn; n != nil && n.ring != nil {
+		_ = c.reapAndWant(n) // the error has ended the connection
+	}
+	c.unlockAndKick()
+}
+
+// reapLoop handles acks when the sidecar wakes it, until the connection ends, and those
 // that are there then.
 func (c *Client) reapLoop(n *connection) error {
 	d := n.ring
 	for {
+		c.mu.Lock()
+		word := d.Word()
+		rest, err := c.reapLazily(n)
+		c.unlockAndKick()
+		if err != nil || d.Interrupted() {
+			return err
+		}
 		// Those who were just woken go first: this thread may be about to sleep in the
 		// kernel, with the processor that they would run on.
 		runtime.Gosched()
-		if !d.Wait() {
-			return nil
-		}
-		var err error
-		if d.extents, err = d.Take(d.extents[:0]); err == nil {
-			err = c.acked(d.extents)
-		}
-		if err != nil {
-			c.mu.Lock()
-			n.close()
-			c.mu.Unlock()
-			return err
-		}
+		d.Doze(word, rest)
 	}
 }
 

@@ -76,11 +76,18 @@ type pending struct {
 	result Result
 	err    error
 	next   *pending // chain of answered ones whose waiters are to be woken
+	reaper *Client  // whose acks a waiter handles itself; nil: the socket brings the answer
 }
 
 var pendings = sync.Pool{New: func() any { return &pending{wake: make(chan struct{}, 1)} }}
 
-func newPending() *pending { return pendings.Get().(*pending) }
+func (c *Client) newPending() *pending {
+	p := pendings.Get().(*pending)
+	if c.ring() != nil {
+		p.reaper = c
+	}
+	return p
+}
 
 func (p *pending) ticket() Ticket { return Ticket{p, p.use.Load()} }
 
@@ -88,6 +95,10 @@ func (p *pending) ticket() Ticket { return Ticket{p, p.use.Load()} }
 func (p *pending) wait(ctx context.Context) error {
 	if p.state.Load() == pendingAnswered {
 		return nil
+	}
+	if c := p.reaper; c != nil {
+		c.await(p)
+		defer c.waiting.Add(-1)
 	}
 	if !p.state.CompareAndSwap(pendingOpen, pendingAwaited) {
 		return nil // answered meanwhile
@@ -116,7 +127,7 @@ func (p *pending) wakeUp() { p.wake <- struct{}{} }
 // recycle gives p back; only who took the answer may call it.
 func (p *pending) recycle() {
 	p.use.Add(1)
-	p.result, p.err, p.next = Result{}, nil, nil
+	p.result, p.err, p.next, p.reaper = Result{}, nil, nil, nil
 	p.state.Store(pendingOpen)
 	pendings.Put(p)
 }
