@@ -81,7 +81,7 @@ func (f *Fence) Close() error {
 // Register registers key for this attachment, in the place of any key that it has. Where
 // that one held the reservation, key holds it now.
 func (f *Fence) Register(key Key) error {
-	return f.change(fmt.Sprintf("register key %s", key), func(t Target) error {
+	err := f.change(fmt.Sprintf("register key %s", key), func(t Target) error {
 		err := t.Register(0, key, false)
 		if errors.Is(err, ErrConflict) {
 			// The attachment has a key from an earlier start. Old key 1: the kernel
@@ -89,7 +89,14 @@ func (f *Fence) Register(key Key) error {
 			err = t.Register(1, key, true)
 		}
 		return err
-	}, func(st Status) bool { return st.Has(key) })
+	}, func(st Status) bool { return st.Has(key) && (f.caps.PersistsThroughPower != Yes || st.Persists != No) })
+	if err == nil || !errors.Is(err, ErrNotVerified) {
+		return err
+	}
+	if st, readErr := f.Read(); readErr == nil && st.Has(key) && f.caps.PersistsThroughPower == Yes && st.Persists == No {
+		return fmt.Errorf("register key %s: %w: the device says that it can make them persist, and after the registration that it does not", key, ErrVolatile)
+	}
+	return err
 }
 
 // Replace replaces this attachment's key old by key; a reservation that it holds stays
