@@ -222,12 +222,13 @@ func TestReadsKeepToTheirCredit(t *testing.T) {
 			t.Fatalf("%d bytes for a credit of %d", got, granted)
 		}
 		r := &reading{names: map[uint64]string{}}
-		for quiet := false; !quiet; {
+		for patience := 20 * time.Second; patience > 0; { // once something has come, until it is quiet
 			select {
 			case a := <-d.answers:
 				r.take(t, a)
-			case <-time.After(20 * time.Millisecond):
-				quiet = true
+				patience = 20 * time.Millisecond
+			case <-time.After(patience):
+				patience = 0
 			}
 		}
 		if len(r.records) == 0 {
