@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -27,6 +28,9 @@ type Options struct {
 
 	// Times, where they differ from the defaults.
 	Times Times
+
+	// Waiting says how a commit loop waits for messages in shared memory.
+	Waiting shm.Waiting
 }
 
 // Host is what the sessions of one process share, over all doors. It is safe for

@@ -22,6 +22,7 @@ type Null struct {
 	queued map[*Session]struct{}
 
 	// The commit loop.
+	look     Look
 	batch    wire.Append
 	result   wire.AppendResult
 	streams  []nullStream // by id - 1
@@ -86,7 +87,9 @@ func (n *Null) Ready(s *Session) {
 
 func (n *Null) loop() {
 	defer close(n.done)
+	rung := func() bool { return len(n.wake) > 0 || n.stopped() }
 	for {
+		n.look.Before(rung)
 		select {
 		case <-n.stop:
 			return
@@ -100,7 +103,17 @@ func (n *Null) loop() {
 				c.Release()
 				s.Flush()
 			}
+			n.look.Emptied(s)
 		}
+	}
+}
+
+func (n *Null) stopped() bool {
+	select {
+	case <-n.stop:
+		return true
+	default:
+		return false
 	}
 }
 

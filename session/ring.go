@@ -27,6 +27,7 @@ type ring struct {
 	dirty   bool             // something was answered since the last Flush
 	final   bool             // the tail was loaded for the last time
 	broken  bool             // its client violated the protocol, maybe after it had left
+	spinner shm.Spinner      // how Look looks at it
 
 	waiting bool // nothing is popped until the client takes its answers; guarded by s.mu
 }
@@ -97,7 +98,7 @@ func (s *Session) openShm(h wire.Header, m *wire.ShmOpen) error {
 		return s.reply(noDoor(err), h.Request)
 	}
 	door.Arm(0)
-	r := &ring{door: door, bytes: need, heard: make(chan struct{})}
+	r := &ring{door: door, bytes: need, heard: make(chan struct{}), spinner: shm.NewSpinner(s.host.options.Waiting, int(s.peer.PID))}
 	info := wire.ShmInfo{Layout: shm.Version, MaxMessageBytes: uint32(shm.MaxMessageBytes(size)), MaxRequests: shm.MaxRequests,
 		RingBytes: uint64(size), CompletionBytes: shm.CompletionBytes}
 	s.mu.Lock()
@@ -295,12 +296,8 @@ func (s *Session) flushRing() {
 	}
 	r.door.Publish(r.extents, r.durable)
 	r.extents, r.dirty = r.extents[:0], false
-	if r.door.Armed() {
-		// The log can take more now.
-		r.door.Arm(r.wakeAt())
-		if r.door.Tail() != r.door.Taken() && r.door.Disarm() {
-			s.backend.Ready(s)
-		}
+	if r.door.Armed() && r.rearm() { // the log can take more now
+		s.backend.Ready(s)
 	}
 }
 

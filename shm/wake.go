@@ -136,9 +136,11 @@ func (s *Spinner) Looks() bool {
 	return s.waiting == Spin || s.waiting == Adaptive && (s.budget > 0 || (s.waits+1)%probeEvery == 0)
 }
 
-// poll calls ready for as long as d.
+// poll calls ready for as long as d. Other goroutines get their turns: they may have but
+// this one processor.
 func poll(d time.Duration, ready func() bool) bool {
-	for until := time.Now().Add(d); ; {
+	until := time.Now().Add(d)
+	for round := 1; ; round++ {
 		for range 32 {
 			if ready() {
 				return true
@@ -146,6 +148,9 @@ func poll(d time.Duration, ready func() bool) bool {
 		}
 		if time.Now().After(until) {
 			return false
+		}
+		if round%16 == 0 {
+			runtime.Gosched()
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/sidecar/settings"
 	"github.com/walsidecar/walsidecar/uds"
 	"github.com/walsidecar/walsidecar/wire"
@@ -136,7 +137,7 @@ func (p *process) open(ctx context.Context) error {
 	}
 	budget := session.NewBudget(int64(p.Settings.Memory) / sessionShare)
 	server := "walsidecar " + ThisBuild().Version
-	p.host = session.NewHost(session.Options{Log: p.hosted, Budget: budget, Server: server, Logger: p.Log})
+	p.host = session.NewHost(session.Options{Log: p.hosted, Budget: budget, Server: server, Logger: p.Log, Waiting: shm.Waitings[p.Settings.ShmWait]})
 	if err := p.openDoors(budget); err != nil {
 		return err
 	}

@@ -17,12 +17,13 @@ import (
 
 // Cell is one measurement.
 type Cell struct {
-	SizeBytes     int           // payload of a record
-	Producers     int           // goroutines that append
-	InFlight      int           // records that a producer has unanswered; 1 is the closed loop
-	RatePerSecond float64       // open loop: records of all producers together; 0: as many as go through
-	Duration      time.Duration // of the load
-	Door          string        // a name of Doors
+	SizeBytes     int                // payload of a record
+	Producers     int                // goroutines that append
+	InFlight      int                // records that a producer has unanswered; 1 is the closed loop
+	RatePerSecond float64            // open loop: records of all producers together; 0: as many as go through
+	Duration      time.Duration      // of the load
+	Door          string             // a name of Doors
+	Waiting       walsidecar.Waiting // of the client, in shared memory
 }
 
 // Doors are the doors that appends can go through, with that of the sessions. Over HTTP a
@@ -95,7 +96,7 @@ func newGenerator(ctx context.Context, t Target, cell Cell) (*generator, error) 
 	inFlight := min((cell.Producers*cell.InFlight+n-1)/n+cell.InFlight, walsidecar.MaxInFlight)
 	for i := range n {
 		c, err := walsidecar.Dial(ctx, t.Socket, walsidecar.WithName("walsidecar bench"), walsidecar.WithDoor(Doors[cell.Door]),
-			walsidecar.WithInFlight(inFlight, 2*sessionBytes), walsidecar.WithWaitWhileFull())
+			walsidecar.WithInFlight(inFlight, 2*sessionBytes), walsidecar.WithWaitWhileFull(), walsidecar.WithWaiting(cell.Waiting))
 		if err != nil {
 			g.close()
 			return nil, err

@@ -14,13 +14,14 @@ import (
 
 	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/shm"
 )
 
 func nullSidecar(t *testing.T) string {
 	socket := filepath.Join(t.TempDir(), "s")
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- ServeNull(ctx, socket) }()
+	go func() { done <- ServeNull(ctx, socket, shm.Adaptive) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -195,7 +196,7 @@ func TestFileThatExistsIsRefusedAndLeftAlone(t *testing.T) {
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := StartOwn(t.Context(), "/bin/false", path, device.Profile{Name: "none"}); !errors.Is(err, node.ErrNotOurs) {
+	if _, err := StartOwn(t.Context(), "/bin/false", path, device.Profile{Name: "none"}, "adaptive"); !errors.Is(err, node.ErrNotOurs) {
 		t.Errorf("error %v", err)
 	}
 	if now, err := os.ReadFile(path); err != nil || string(now) != "mine" {
@@ -205,7 +206,7 @@ func TestFileThatExistsIsRefusedAndLeftAlone(t *testing.T) {
 
 func TestOwnFilesAreGoneAfterASidecarThatDoesNotStart(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := StartOwn(t.Context(), "/bin/false", filepath.Join(dir, "f"), device.Profile{Name: "none"}); err == nil {
+	if _, err := StartOwn(t.Context(), "/bin/false", filepath.Join(dir, "f"), device.Profile{Name: "none"}, "adaptive"); err == nil {
 		t.Error("/bin/false serves a log")
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {

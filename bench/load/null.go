@@ -8,6 +8,7 @@ import (
 
 	"github.com/walsidecar/walsidecar/httpapi"
 	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/uds"
 )
 
@@ -15,8 +16,9 @@ import (
 const nullMemoryBytes = 256 << 20
 
 // ServeNull serves a log that keeps nothing at socket, and over HTTP beside it, until ctx
-// ends: the doors alone, with nothing behind them.
-func ServeNull(ctx context.Context, socket string) error {
+// ends: the doors alone, with nothing behind them. waiting is that of its loop for shared
+// memory.
+func ServeNull(ctx context.Context, socket string, waiting shm.Waiting) error {
 	access, err := uds.OwnAccess()
 	if err != nil {
 		return err
@@ -25,7 +27,7 @@ func ServeNull(ctx context.Context, socket string) error {
 	defer null.Close()
 	budget := session.NewBudget(nullMemoryBytes)
 	host := session.NewHost(session.Options{
-		Log: func(string) session.Backend { return null }, Budget: budget, Server: "walsidecar bench --null",
+		Log: func(string) session.Backend { return null }, Budget: budget, Server: "walsidecar bench --null", Waiting: waiting,
 	})
 	defer host.Close()
 	server, err := uds.Listen(uds.Options{Path: socket, Access: access, Host: host})

@@ -26,9 +26,10 @@ type Own struct {
 }
 
 // StartOwn formats the blank device or new file at path, opens the raw area beside
-// the log, and runs program as its sidecar, with the device shaped like the profile.
+// the log, and runs program as its sidecar, with the device shaped like the profile
+// and waiting for WALSIDECAR_SHM_WAIT.
 // It refuses what holds data (node.ErrNotOurs) before any write.
-func StartOwn(ctx context.Context, program, path string, profile device.Profile) (own *Own, err error) {
+func StartOwn(ctx context.Context, program, path string, profile device.Profile, waiting string) (own *Own, err error) {
 	o := &Own{path: path, Target: Target{Profile: profile.Name}}
 	defer func() {
 		if err != nil {
@@ -44,7 +45,7 @@ func StartOwn(ctx context.Context, program, path string, profile device.Profile)
 	o.Socket = filepath.Join(o.dir, "s")
 	o.HTTP = o.Socket + httpSuffix
 	o.process, err = StartProcess(ctx, o.Socket, program, []string{"serve", "--profile", profile.Name},
-		"WALSIDECAR_WAL="+path, "WALSIDECAR_SOCKET="+o.Socket, "WALSIDECAR_HTTP="+o.HTTP, "WALSIDECAR_STORE=none", "WALSIDECAR_ADMIN=off", "WALSIDECAR_DRAIN=1s")
+		"WALSIDECAR_WAL="+path, "WALSIDECAR_SOCKET="+o.Socket, "WALSIDECAR_HTTP="+o.HTTP, "WALSIDECAR_STORE=none", "WALSIDECAR_ADMIN=off", "WALSIDECAR_DRAIN=1s", "WALSIDECAR_SHM_WAIT="+waiting)
 	if err != nil {
 		return nil, err
 	}

@@ -43,9 +43,10 @@ type run struct {
 	control *walsidecar.Client
 	tally   tally
 	rtt     Histogram
-	own     time.Duration // processor time of this process, in the load
-	sidecar time.Duration // of the sidecar
-	device  counters      // of the load
+	ring    *walsidecar.Client // for the round trips of a ring, where nothing is behind it
+	own     time.Duration      // processor time of this process, in the load
+	sidecar time.Duration      // of the sidecar
+	device  counters           // of the load
 }
 
 // Measure measures one cell. The streams that it appends to are deleted at the end.
@@ -64,6 +65,12 @@ func Measure(ctx context.Context, t Target, cell Cell) (*Report, error) {
 	}
 	defer load.close()
 	r := &run{target: t, load: load, control: control}
+	if cell.Door == "shm" && control.Log().NotDurable {
+		if r.ring, err = walsidecar.Dial(ctx, t.Socket, walsidecar.WithName("walsidecar bench"), walsidecar.WithDoor(walsidecar.DoorShm), walsidecar.WithWaiting(cell.Waiting)); err != nil {
+			return nil, err
+		}
+		defer r.ring.Close()
+	}
 	if err := r.measure(ctx); err != nil {
 		return nil, err
 	}
@@ -139,8 +146,13 @@ func (r *run) turn(ctx context.Context, d time.Duration) error {
 	return r.target.Raw.turn(r.frameBytes(), d/rawShare)
 }
 
-// ping is one round trip of the door. The rings have none of their own.
+// ping is one round trip of the door. That of a ring is an append that nothing is done
+// for; where there is a log behind it, it is the socket's.
 func (r *run) ping(ctx context.Context) error {
+	if r.ring != nil {
+		_, err := r.ring.Append(ctx, r.load.streams[0], nil)
+		return err
+	}
 	if w := r.load.web; w != nil {
 		return w.ping()
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/walsidecar/walsidecar/bench/load"
 	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/shm"
 )
 
 // benchFlags are the flags of `walsidecar bench`.
@@ -30,6 +31,7 @@ type benchFlags struct {
 	rate      float64
 	duration  time.Duration
 	profile   string
+	shmWait   string
 }
 
 // newBenchCommand makes `walsidecar bench`.
@@ -59,6 +61,7 @@ func newBenchCommand(a *app) *cobra.Command {
 	cmd.Flags().Float64Var(&f.rate, "rate", 0, "records a second of all producers together; 0: as many as go through")
 	cmd.Flags().DurationVar(&f.duration, "duration", 5*time.Second, "of the load of each result")
 	cmd.Flags().StringVar(&f.profile, "profile", "none", "make the device of --wal as slow as a volume type: gp3, io2 or none")
+	cmd.Flags().StringVar(&f.shmWait, "shm-wait", "adaptive", "how this process, and a sidecar of its own, wait in shared memory: adaptive, spin or block")
 	cmd.MarkFlagsMutuallyExclusive("wal", "null")
 	addClientFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("wal", "socket")
@@ -70,11 +73,11 @@ func newBenchCommand(a *app) *cobra.Command {
 // `bench --null`.
 func newBenchNullCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "bench-null SOCKET", Hidden: true, Args: cobra.ExactArgs(1),
+		Use: "bench-null WAITING SOCKET", Hidden: true, Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM)
 			defer stop()
-			return load.ServeNull(ctx, args[0])
+			return load.ServeNull(ctx, args[1], shm.Waitings[args[0]])
 		},
 	}
 }
@@ -90,6 +93,10 @@ const (
 func (f *benchFlags) cells() ([]load.Cell, error) {
 	if _, ok := load.Doors[f.door]; !ok {
 		return nil, usagef("--door %q: the doors are uds, shm and http", f.door)
+	}
+	waiting, ok := shm.Waitings[f.shmWait]
+	if !ok {
+		return nil, usagef("--shm-wait %q: legal is adaptive, spin or block", f.shmWait)
 	}
 	if f.duration <= 0 || f.rate < 0 {
 		return nil, usagef("--duration must be above 0, --rate not below")
@@ -114,7 +121,7 @@ func (f *benchFlags) cells() ([]load.Cell, error) {
 		for _, producers := range f.producers {
 			for _, inFlight := range f.inFlight {
 				cells = append(cells, load.Cell{
-					SizeBytes: size, Producers: producers, InFlight: inFlight, RatePerSecond: f.rate, Duration: f.duration, Door: f.door,
+					SizeBytes: size, Producers: producers, InFlight: inFlight, RatePerSecond: f.rate, Duration: f.duration, Door: f.door, Waiting: waiting,
 				})
 			}
 		}
@@ -161,11 +168,11 @@ func (f *benchFlags) target(ctx context.Context, cmd *cobra.Command) (load.Targe
 	var own *load.Own
 	switch {
 	case f.wal != "":
-		own, err = load.StartOwn(ctx, program, f.wal, profile)
+		own, err = load.StartOwn(ctx, program, f.wal, profile, f.shmWait)
 	case f.profile != "none":
 		return load.Target{}, nil, usagef("--profile shapes the device of --wal")
 	case f.null:
-		own, err = load.StartNull(ctx, program, "bench-null")
+		own, err = load.StartNull(ctx, program, "bench-null", f.shmWait)
 	default:
 		s, err := loadSettings(cmd)
 		if err != nil {

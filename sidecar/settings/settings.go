@@ -25,6 +25,7 @@ type Settings struct {
 	Socket     SocketPath     `envconfig:"WALSIDECAR_SOCKET" default:"./walsidecar-data/wal.sock" legal:"a path of at most 107 bytes" meaning:"the Unix socket that clients connect to"`
 	Allow      Allow          `envconfig:"WALSIDECAR_ALLOW" legal:"uid:N and gid:N, separated by commas" unset:"own uid, own groups, root" meaning:"who may connect beside those"`
 	HTTP       OptionalSocket `envconfig:"WALSIDECAR_HTTP" default:"off" legal:"a path of at most 107 bytes, or off" meaning:"the Unix socket of the HTTP door"`
+	ShmWait    string         `envconfig:"WALSIDECAR_SHM_WAIT" default:"adaptive" choices:"adaptive spin block" legal:"adaptive, spin or block" meaning:"how long to look for more in shared memory before sleeping: some microseconds as long as that pays, up to 1ms each time (for a sidecar and clients with a core each), or not at all"`
 	Admin      Address        `envconfig:"WALSIDECAR_ADMIN" default:"127.0.0.1:9470" legal:"HOST:PORT or off" meaning:"read-only health, metrics and status over HTTP"`
 	PProf      string         `envconfig:"WALSIDECAR_PPROF" default:"off" choices:"on off" legal:"on or off" meaning:"Go profiles under /debug/pprof/ of the admin address"`
 	Fence      string         `envconfig:"WALSIDECAR_FENCE" default:"auto" choices:"auto attach" legal:"auto or attach (this version has no persistent reservations, so no pr)" meaning:"what keeps an earlier owner from writing"`

@@ -26,7 +26,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.WAL != "./walsidecar-data/wal" || s.Socket != "./walsidecar-data/wal.sock" || s.Admin != "127.0.0.1:9470" ||
-		s.Fence != "auto" || s.Volatile != "refuse" || s.Preempt != "auto" || s.HTTP != "off" ||
+		s.ShmWait != "adaptive" || s.Fence != "auto" || s.Volatile != "refuse" || s.Preempt != "auto" || s.HTTP != "off" ||
 		s.Stall != 10*time.Second || s.Memory != 512<<20 || s.Store != "" || s.Node != "" || s.WALSize != 0 {
 		t.Fatalf("defaults are not those of the design: %+v", s)
 	}
@@ -59,6 +59,8 @@ func TestLegalValues(t *testing.T) {
 		{"ALLOW", "uid:1000,gid:2000,uid:0", "uid:1000,uid:0,gid:2000"},
 		{"HTTP", "off", "off"},
 		{"HTTP", "/run/http.sock", "/run/http.sock"},
+		{"SHM_WAIT", "spin", "spin"},
+		{"SHM_WAIT", "block", "block"},
 		{"ADMIN", "off", "off"},
 		{"ADMIN", ":9470", ":9470"},
 		{"ADMIN", "[::1]:0", "[::1]:0"},
@@ -125,6 +127,7 @@ func TestMalformedValuesAreErrorsWithNameAndLegalValues(t *testing.T) {
 		{"ALLOW", "uid:4294967296", "not uid:N or gid:N"},
 		{"HTTP", strings.Repeat("s", MaxSocketPathBytes+1), "108 bytes long"},
 		{"HTTP", "@walsidecar", "abstract"},
+		{"SHM_WAIT", "sometimes", "not one of its values"},
 		{"ADMIN", "9470", "not HOST:PORT"},
 		{"ADMIN", "localhost:http", "not a number"},
 		{"ADMIN", "localhost:65536", "not a number"},
