@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
@@ -32,7 +34,7 @@ const (
 
 // do carries out one operation with try, which makes one request.
 func (b *bucket) do(ctx context.Context, r request, try func(context.Context) error) error {
-	if r.key != "" {
+	if r.counted != OpList && r.counted != OpDelete {
 		if err := checkKey(r.key); err != nil {
 			return &Error{Op: r.op, Store: b.String(), Key: r.key, Kind: ErrDenied, Cause: err}
 		}
@@ -41,14 +43,14 @@ func (b *bucket) do(ctx context.Context, r request, try func(context.Context) er
 	began := time.Now()
 	for n := 1; ; n++ {
 		v := b.attempt(ctx, r, try)
+		if v.kind == ErrNotFound && v.code != "NoSuchKey" {
+			v = b.settleNotFound(ctx, r, v)
+		}
 		if v.kind == nil {
 			b.counters.lastTrouble.Store(nil)
 			return nil
 		}
 		err := &Error{Op: r.op, Store: b.String(), Key: r.key, Kind: v.kind, Code: v.code, Attempts: n, Cause: v.cause}
-		if v.kind == ErrNotFound && v.code != "NoSuchKey" && !b.exists(ctx) {
-			err.Kind, err.Code, err.Cause = ErrDenied, "NoSuchBucket", fmt.Errorf("there is no bucket %s", b.Bucket)
-		}
 		if err.Kind == ErrUnavailable || err.Kind == ErrDenied || err.Kind == ErrUnknownOutcome || v.again {
 			b.counters.lastTrouble.Store(&Trouble{At: time.Now(), Error: err})
 		}
@@ -114,13 +116,17 @@ func (b *bucket) attempt(ctx context.Context, r request, try func(context.Contex
 	return v
 }
 
-// exists settles whether a 404 without a name was of the key or of the bucket.
-func (b *bucket) exists(ctx context.Context) bool {
-	ctx, end := (&attempt{counters: b.counters, class: Read}).start(ctx, 0, b.options.AttemptTimeout)
-	defer end()
-	b.counters.Requests[OpHead][Read].Add(1)
-	_, err := b.client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &b.Bucket})
-	return status(err) != 404
+// settleNotFound asks what a 404 without a name was about (an answer to HEAD has none): the
+// key, or the bucket, or even the credentials. A list is answered in words.
+func (b *bucket) settleNotFound(ctx context.Context, r request, notFound verdict) verdict {
+	v := b.attempt(ctx, request{op: "list", counted: OpList, class: r.class}, func(ctx context.Context) error {
+		_, err := b.client.Load().ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.Bucket, Prefix: b.path(r.key), MaxKeys: aws.Int32(1)})
+		return err
+	})
+	if v.kind == nil {
+		return notFound
+	}
+	return v
 }
 
 // verdict is what one attempt means.
@@ -168,7 +174,10 @@ func judge(r request, err error, sent bool) verdict {
 	var permanent *permanentError
 	var key *keyError
 	var api smithy.APIError
+	var certificate *tls.CertificateVerificationError
 	switch {
+	case errors.As(err, &certificate):
+		return verdict{kind: ErrDenied, cause: err}
 	case errors.As(err, &kind):
 		return verdict{kind: kind.kind, cause: kind.cause, load: loadFine}
 	case errors.As(err, &permanent):
@@ -219,9 +228,10 @@ func (v *verdict) judgeCode() {
 		// It arrived late or broken, or was signed by a wrong clock: the SDK signs the next
 		// one by the server's.
 		v.kind, v.again = ErrUnavailable, true
-	case "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch":
+	case "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch",
+		"AccessDenied", "XAdminUserNotFound":
 		v.kind, v.credentials = ErrDenied, true
-	case "NoSuchBucket", "AccessDenied":
+	case "NoSuchBucket":
 		v.kind = ErrDenied
 	}
 }
@@ -231,10 +241,12 @@ func (v *verdict) judgeStatus(r request, status int) {
 	switch {
 	case status == 412 && r.op == "put":
 		v.kind, v.cause, v.load = ErrExists, nil, loadFine
-	case status == 412, status == 404 && r.op == "replace":
+	case status == 412, status == 404 && r.op == "replace" && v.code == "NoSuchKey":
 		v.kind, v.cause, v.load = ErrChanged, nil, loadFine
-	case status == 404 && (r.counted == OpGet || r.counted == OpHead):
+	case status == 404 && (r.counted == OpGet || r.counted == OpHead) && (v.code == "NoSuchKey" || v.code == "NotFound"):
 		v.kind, v.cause, v.load = ErrNotFound, nil, loadFine
+	case status == 401, status == 403:
+		v.kind, v.credentials = ErrDenied, true
 	case status >= 300 && status < 500 && status != 408 && status != 429:
 		v.kind = ErrDenied
 	case status == 501 && r.conditional:

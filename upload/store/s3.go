@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
@@ -26,7 +29,8 @@ import (
 // again, when, and how much at once is decided in requests.go.
 type bucket struct {
 	S3
-	client      *s3.Client
+	client      atomic.Pointer[s3.Client]
+	transport   *http.Transport
 	credentials *keeper
 	counters    *Counters
 	options     Options
@@ -45,32 +49,42 @@ func openS3(ctx context.Context, l S3, o Options) (*bucket, error) {
 		}
 		cfg.Region = "us-east-1" // what servers other than AWS call themselves
 	}
-	b := &bucket{S3: l, counters: o.Counters, options: o}
+	b := &bucket{S3: l, counters: o.Counters, options: o, transport: newTransport(int(classes)*o.Concurrency, o.AttemptTimeout)}
+	if client, ok := cfg.HTTPClient.(*awshttp.BuildableClient); ok {
+		b.transport.TLSClientConfig = client.GetTransport().TLSClientConfig // AWS_CA_BUNDLE
+	}
 	b.credentials = &keeper{counters: o.Counters, provider: cfg.Credentials, found: time.Now(),
 		find: func(ctx context.Context) (aws.CredentialsProvider, error) {
-			cfg, err := loadConfig(ctx, l, o)
-			return cfg.Credentials, err
+			again, err := loadConfig(ctx, l, o)
+			if err != nil {
+				return nil, err
+			}
+			b.connect(cfg) // the SDK's signer would use the old secret of an equal key id
+			return again.Credentials, nil
 		}}
+	b.connect(cfg)
+	for c := range b.budgets {
+		b.budgets[c] = newBudget(o.Concurrency, &o.Counters.Limit[c])
+	}
+	return b, nil
+}
+
+// connect makes the SDK's client.
+func (b *bucket) connect(cfg aws.Config) {
 	cfg.Credentials = b.credentials
-	connections := int(classes) * o.Concurrency
-	transport := newTransport(connections, o.AttemptTimeout)
-	b.client = s3.NewFromConfig(cfg, func(s *s3.Options) {
-		s.HTTPClient = attempts{transport}
+	b.client.Store(s3.NewFromConfig(cfg, func(s *s3.Options) {
+		s.HTTPClient = attempts{b.transport}
 		s.Retryer = aws.NopRetryer{}
-		s.UsePathStyle = l.PathStyle
-		if l.Endpoint != "" {
-			s.BaseEndpoint = aws.String(strings.TrimSuffix(l.Endpoint, "/"))
+		s.UsePathStyle = b.PathStyle
+		if b.Endpoint != "" {
+			s.BaseEndpoint = aws.String(strings.TrimSuffix(b.Endpoint, "/"))
 		}
 		// Stores other than AWS reject the trailers that the SDK would add on its own.
 		s.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		s.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 		s.DisableLogOutputChecksumValidationSkipped = true
 		s.ContinueHeaderThresholdBytes = -1 // a round trip that saves nothing: bodies are small
-	})
-	for c := range b.budgets {
-		b.budgets[c] = newBudget(o.Concurrency, &o.Counters.Limit[c])
-	}
-	return b, nil
+	}))
 }
 
 // loadConfig is the SDK's own chain: environment, shared files, web identity, container,
@@ -140,7 +154,7 @@ func (b *bucket) put(ctx context.Context, op, key string, body []byte, condition
 	err := b.do(ctx, request{op: op, key: key, counted: OpPut, class: Upload, bytes: int64(len(body)), conditional: true},
 		func(ctx context.Context) error {
 			in.Body = bytes.NewReader(body)
-			out, err := b.client.PutObject(ctx, in)
+			out, err := b.client.Load().PutObject(ctx, in)
 			if err != nil {
 				return err
 			}
@@ -160,7 +174,7 @@ var errNoETag = errors.New("the answer has no ETag")
 // Get of a bucket.
 func (b *bucket) Get(ctx context.Context, key string) (body []byte, v Version, err error) {
 	err = b.do(ctx, request{op: "get", key: key, counted: OpGet, class: Read, bytes: wholeObjectBytes}, func(ctx context.Context) error {
-		out, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: b.path(key)})
+		out, err := b.client.Load().GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: b.path(key)})
 		if err != nil {
 			return err
 		}
@@ -196,7 +210,7 @@ func (b *bucket) GetRange(ctx context.Context, key string, from int64, dst []byt
 	last := from + int64(len(dst)) - 1
 	want := fmt.Sprintf("bytes %d-%d/", from, last)
 	return b.do(ctx, request{op: "get", key: key, counted: OpGet, class: Read, bytes: int64(len(dst))}, func(ctx context.Context) error {
-		out, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: b.path(key),
+		out, err := b.client.Load().GetObject(ctx, &s3.GetObjectInput{Bucket: &b.Bucket, Key: b.path(key),
 			Range: aws.String(fmt.Sprintf("bytes=%d-%d", from, last))})
 		if status(err) == 416 {
 			return &kindError{ErrShort, fmt.Errorf("bytes [%d, %d)", from, last+1)}
@@ -221,7 +235,7 @@ func (b *bucket) GetRange(ctx context.Context, key string, from int64, dst []byt
 func (b *bucket) Head(ctx context.Context, key string) (Info, error) {
 	info := Info{Key: key}
 	err := b.do(ctx, request{op: "head", key: key, counted: OpHead, class: Read}, func(ctx context.Context) error {
-		out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.Bucket, Key: b.path(key)})
+		out, err := b.client.Load().HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.Bucket, Key: b.path(key)})
 		if err != nil {
 			return err
 		}
@@ -253,7 +267,7 @@ func (b *bucket) List(ctx context.Context, prefix, after string, limit int) ([]I
 		}
 		var out *s3.ListObjectsV2Output
 		err := b.do(ctx, request{op: "list", counted: OpList, class: CleanUp}, func(ctx context.Context) (err error) {
-			out, err = b.client.ListObjectsV2(ctx, in)
+			out, err = b.client.Load().ListObjectsV2(ctx, in)
 			return err
 		})
 		if err != nil {
@@ -290,7 +304,7 @@ func (b *bucket) Delete(ctx context.Context, keys []string) error {
 		}
 		in := &s3.DeleteObjectsInput{Bucket: &b.Bucket, Delete: &types.Delete{Objects: objects, Quiet: aws.Bool(true)}}
 		err := b.do(ctx, request{op: "delete", counted: OpDelete, class: CleanUp}, func(ctx context.Context) error {
-			out, err := b.client.DeleteObjects(ctx, in)
+			out, err := b.client.Load().DeleteObjects(ctx, in)
 			if err != nil {
 				return err
 			}

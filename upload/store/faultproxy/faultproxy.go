@@ -257,7 +257,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Proxy) carryOut(w http.ResponseWriter, r *http.Request, body []byte, fault Fault) {
-	response, err := p.forward(r.Context(), r, body)
+	// Also when the client has given up meanwhile: "carried out" is a promise to tests.
+	response, err := p.forward(context.WithoutCancel(r.Context()), r, body)
 	if err != nil {
 		reset(w)
 	}
