@@ -36,7 +36,7 @@ func waitFutex(word *atomic.Uint32, value uint32, d time.Duration) (late bool) {
 type Waiting uint8
 
 const (
-	// Adaptive looks for a few microseconds as long as that pays, and otherwise
+	// Adaptive looks for some microseconds as long as that pays, and otherwise
 	// sleeps at once.
 	Adaptive Waiting = iota
 	// Spin looks for SpinFor each time: for processes with a core of their own each.
@@ -53,8 +53,9 @@ const (
 	// SpinFor is how long Spin looks before it sleeps: longer than a device takes.
 	SpinFor = time.Millisecond
 
-	// adaptiveFor is the longest that Adaptive looks.
-	adaptiveFor = 10 * time.Microsecond
+	// adaptiveFor is the longest that Adaptive looks: about what a sleeping processor
+	// takes to wake up, so that two sides that both sleep come to look at the same time.
+	adaptiveFor = 50 * time.Microsecond
 
 	// probeEvery is how often Adaptive tries again once looking does not pay: one
 	// wait of so many.
