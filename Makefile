@@ -9,7 +9,7 @@ LDFLAGS  := -s -w -X github.com/walsidecar/walsidecar/sidecar.Version=$(VERSION)
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: run build test check lint race mutations fuzz arm64 bench help
+.PHONY: run build test check lint race mutations fuzz arm64 bench s3 help
 
 run: build ## build, start the sidecar, append and read back a first record; stop with Ctrl-C
 	@tools/first-run $(BIN)
@@ -43,6 +43,9 @@ bench: build ## measure on new files: a closed loop, then many producers; see be
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(BIN) bench --wal "$$dir/closed" --size 1024 --producers 1 --inflight 1 && \
 	$(BIN) bench --wal "$$dir/open" --size 1024 --producers 256 --inflight 16
+
+s3: ## an S3 server for development on port 7070, in the foreground; says what to set
+	@tools/s3dev/run
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
