@@ -138,10 +138,10 @@ func (a *acquisition) run(ctx context.Context) error {
 		if err == nil {
 			continue
 		}
-		if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrNotVerified) {
+		if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrNotVerified) && !errors.Is(err, ErrFailed) {
 			return err
 		}
-		// Refused, or changed at once by another: what to do follows from the state.
+		// Refused, changed at once by another, or unknown: what to do follows from the state.
 		if a.spoiled++; a.spoiled > maxTries {
 			return fmt.Errorf("%w; tried %d times", err, a.spoiled)
 		}

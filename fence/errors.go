@@ -34,6 +34,11 @@ var (
 	// ErrUnanswered is a command that did not return in time: its outcome is unknown.
 	ErrUnanswered = errors.New("no answer from the device")
 
+	// ErrFailed is a command that failed on its way or in the device: what came of it is
+	// unknown. LIO also answers so where ErrConflict is meant: to a reserve or clear of a host
+	// that is not registered, while nobody holds the reservation.
+	ErrFailed = errors.New("the command failed and what came of it is unknown")
+
 	// ErrNotVerified is a command that succeeded, and the device's state shows it not.
 	ErrNotVerified = errors.New("the device's state does not show what it confirmed")
 

@@ -193,9 +193,19 @@ func (k *kernel) persistence() Tri {
 	return Unknown
 }
 
+// attentionTries is how often a command is sent again that failed on a SCSI disk: its
+// first answer may be that something changed, such as an earlier preempt of this host,
+// and not every kernel sends the command again by itself. What was carried out all the
+// same is then refused, or changes nothing.
+const attentionTries = 3
+
 // command carries out a command that changes something.
 func (k *kernel) command(request uintptr, arg unsafe.Pointer) error {
-	if err := k.ioctl(request, arg); err != nil {
+	err := k.ioctl(request, arg)
+	for i := 0; i < attentionTries && k.transport == SCSI && errors.Is(err, ErrFailed); i++ {
+		err = k.ioctl(request, arg)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", k.path, err)
 	}
 	return nil
@@ -225,7 +235,7 @@ func (k *kernel) ioctl(request uintptr, arg unsafe.Pointer, keep ...any) error {
 	case prConflict:
 		return ErrConflict
 	case prIOError, prPathRetry, prPathFastFail, prPathFailed:
-		return fmt.Errorf("the command failed on its way (status %#x): what came of it is unknown", status)
+		return fmt.Errorf("%w (status %#x)", ErrFailed, status)
 	}
 	if k.transport == NVMe && status&nvmeStatusMask == nvmeConflict {
 		return ErrConflict

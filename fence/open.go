@@ -183,17 +183,17 @@ func PreemptByAbort(setting string, caps Capabilities) bool {
 
 // permission says which right is missing and how to get it.
 func (k *kernel) permission(request uintptr, errno unix.Errno) error {
-	capability, add, what := "CAP_SYS_ADMIN", "SYS_ADMIN", "persistent reservations"
+	need, add, what := "write access to the device (on recent kernels) or CAP_SYS_ADMIN", "SYS_ADMIN", "persistent reservations"
 	switch request {
 	case iocSGIO:
-		capability, add, what = "CAP_SYS_RAWIO", "SYS_RAWIO", "SCSI PERSISTENT RESERVE IN by SG_IO"
+		need, add, what = "CAP_SYS_RAWIO", "SYS_RAWIO", "asking a SCSI disk about its reservations (SG_IO)"
 	case iocNVMeIO:
-		what = "NVMe reservation commands by passthrough"
+		what = "NVMe reservation commands (passthrough)"
 	case iocNVMeAdmin:
-		what = "NVMe Identify by passthrough"
+		what = "asking an NVMe controller what it can do (passthrough)"
 	}
-	return fmt.Errorf("%w: %s on %s: this kernel wants write access to the device or %s (%w). In Kubernetes: securityContext: {runAsUser: 0, capabilities: {add: [%s]}}, and the volume in volumeDevices",
-		ErrPermission, what, k.path, capability, errno, add)
+	return fmt.Errorf("%w: %s on %s wants %s (%w). In Kubernetes: securityContext: {runAsUser: 0, capabilities: {add: [%s]}}, and the volume in volumeDevices",
+		ErrPermission, what, k.path, need, errno, add)
 }
 
 // openPermission says whose the device node is.

@@ -123,7 +123,7 @@ func (a *Attachment) Register(old, key fence.Key, ignore bool) error {
 func (t *Target) mayRegister(registered bool, has, old, key fence.Key, ignore bool) error {
 	nvme := t.config.Transport == fence.NVMe
 	switch {
-	case old == 0 && registered && nvme && has == key && !ignore:
+	case old == 0 && registered && nvme && has == key:
 		return nil
 	case old == 0 && registered && !nvme && ignore:
 		return nil
@@ -154,6 +154,9 @@ func (a *Attachment) Unregister(own fence.Key) error {
 // Reserve implements fence.Target.
 func (a *Attachment) Reserve(own fence.Key) error {
 	return a.command("reserve", func(t *Target) error {
+		if err := t.knows(a.host); err != nil {
+			return err
+		}
 		if err := t.registered(a.host, own); err != nil {
 			return err
 		}
@@ -205,6 +208,9 @@ func (a *Attachment) Preempt(own, victim fence.Key, abort bool) error {
 // Clear implements fence.Target.
 func (a *Attachment) Clear(own fence.Key) error {
 	return a.command("clear", func(t *Target) error {
+		if err := t.knows(a.host); err != nil {
+			return err
+		}
 		if err := t.registered(a.host, own); err != nil {
 			return err
 		}
@@ -259,6 +265,14 @@ func (a *Attachment) command(name string, run func(*Target) error) error {
 func (t *Target) registered(host string, own fence.Key) error {
 	if has, ok := t.keys[host]; !ok || has != own {
 		return conflict("%s is not registered with key %s", host, own)
+	}
+	return nil
+}
+
+// knows is how LIO refuses an unregistered host while nobody holds the reservation.
+func (t *Target) knows(host string) error {
+	if _, ok := t.keys[host]; !ok && t.config.Transport == fence.SCSI && t.kind == fence.NoReservation {
+		return fmt.Errorf("%w: %s is not registered", fence.ErrFailed, host)
 	}
 	return nil
 }
