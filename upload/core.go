@@ -86,7 +86,8 @@ type Core struct {
 	rng *rand.Rand
 
 	m        *Manifest // what the next attempt says
-	dirty    bool      // it says more than the manifest in force
+	changes  uint64    // counts what it says more than the manifest that was claimed
+	said     uint64    // of those, what the manifest in force says
 	version  store.Version
 	attempts uint64
 	attempt  *attempt // on its way or to be settled
@@ -102,7 +103,8 @@ type Core struct {
 	parts     checkpointParts
 	state     *State // complete checkpoint that is not in a group yet
 	stateAt   uint64 // position of the newest one that is
-	needState bool   // nothing may be committed without a state
+	needState bool   // the next complete checkpoint has to become a state object
+	hold      bool   // nothing may be committed before that is in the store
 	sinceNS   int64  // when the oldest data that is not in a group became durable; valid with waiting
 	waiting   bool
 
@@ -158,6 +160,7 @@ func NewCore(s Settings) *Core {
 			c.needState = true // what a log does without its store is not known to the journals
 		}
 	}
+	c.hold = c.needState
 	if m.State != nil {
 		c.stateAt = m.State.Position
 	}
@@ -186,7 +189,7 @@ func (c *Core) flushing() bool { return c.flushTo > c.uploaded }
 // WantsFrame tells the position of the frame that is to be given to Frame now.
 func (c *Core) WantsFrame(now Instant) (position uint64, wants bool) {
 	switch {
-	case c.fenced != nil || c.readTo >= c.durable || now.NS < c.readDue || !c.haveData():
+	case c.fenced != nil || c.readTo >= c.durable || now.NS < c.readDue || !c.haveData() || c.upkeep.waitsForState():
 		return 0, false
 	case c.builder.RawBytes() == 0 && c.held > 0 && c.held+2*c.target() > c.s.MemoryBytes:
 		return 0, false
@@ -224,7 +227,7 @@ func (c *Core) Frame(now Instant, f *ringwal.FrameView, next uint64, err error) 
 	}
 	if err != nil {
 		// The builder is void after an error. All frames of this group are read again.
-		c.retries.failed(now, "read the log", err)
+		c.retries.failed(now, whatRead, err)
 		c.readDue = c.retries.wait(now, c.rng, &c.retries.reads)
 		c.readTo = c.builder.from
 		c.builder.Reset(c.readTo)
@@ -232,6 +235,7 @@ func (c *Core) Frame(now Instant, f *ringwal.FrameView, next uint64, err error) 
 		return
 	}
 	c.retries.reads = 0
+	c.retries.worked(whatRead)
 	c.readTo = next
 	c.builder.Extend(next)
 	if s := c.parts.add(f); s != nil {
@@ -252,7 +256,7 @@ func (c *Core) seal(now Instant) {
 	if err != nil {
 		// An object at the format's limit: a target is far below it, so its frames are
 		// damaged in a way that only their sum shows.
-		c.retries.failed(now, "build an object", err)
+		c.retries.failed(now, whatBuild, err)
 		c.readDue = c.retries.wait(now, c.rng, &c.retries.reads)
 		c.readTo = c.builder.from
 		c.builder.Reset(c.readTo)
@@ -269,14 +273,14 @@ func (c *Core) seal(now Instant) {
 	}
 	c.groups = append(c.groups, g)
 	c.builder.Reset(c.readTo)
-	c.builder.from = o.To
+	c.retries.worked(whatBuild)
 	c.waiting = false
 	c.noticeData(now)
 }
 
 // sealState adds the newest complete checkpoint to the group, if it is worth an object.
 func (c *Core) sealState(now Instant, g *pendingGroup) {
-	if c.state == nil || c.upkeep.joins == nil || (!c.needState && c.state.Position < c.stateAt+stateEveryBytes) {
+	if c.state == nil || (!c.needState && c.state.Position < c.stateAt+stateEveryBytes) {
 		return
 	}
 	alive, err := c.upkeep.joinState(c.state)
@@ -339,10 +343,11 @@ func (c *Core) Step(now Instant) []*Action {
 			}
 		}
 	}
+	actions = append(actions, c.upkeep.step(c, now)...)
 	if a := c.commit(now); a != nil {
 		actions = append(actions, a)
 	}
-	return append(actions, c.upkeep.step(c, now)...)
+	return actions
 }
 
 // Done takes the result of an action.
@@ -366,12 +371,12 @@ func (c *Core) putDone(now Instant, a *Action, r *Result) {
 	p := a.put
 	bytes := len(p.body)
 	if err := p.result(a, r); err != nil {
-		c.retries.failed(now, "put an object", err)
+		c.retries.failed(now, whatPut, err)
 		p.dueNS = c.retries.wait(now, c.rng, &p.tries)
 		return
 	}
 	if p.done {
-		c.retries.worked()
+		c.retries.worked(whatPut)
 		c.held -= bytes
 		c.counters.objects++
 		c.counters.storedBytes += uint64(bytes)
@@ -409,6 +414,7 @@ func (c *Core) WakeAt(now Instant) int64 {
 // retries is how things fail, and how long to wait after that.
 type retries struct {
 	err     error // nil: all is well
+	what    string
 	sinceNS int64
 	reads   int
 	count   uint64
@@ -418,11 +424,28 @@ func (r *retries) failed(now Instant, what string, err error) {
 	if r.err == nil {
 		r.sinceNS = now.NS
 	}
-	r.err = fmt.Errorf("%s: %w", what, err)
+	r.what, r.err = what, fmt.Errorf("%s: %w", what, err)
 	r.count++
 }
 
-func (r *retries) worked() { r.err = nil }
+func (r *retries) worked(what string) {
+	if r.what == what {
+		r.err = nil
+	}
+}
+
+// uploadsFail reports whether the newest trouble is one of uploads.
+func (r *retries) uploadsFail() bool {
+	return r.err != nil && (r.what == whatPut || r.what == whatCommit)
+}
+
+// What is tried again, as errors and states call it.
+const (
+	whatRead   = "read the log"
+	whatBuild  = "build an object"
+	whatPut    = "put an object"
+	whatCommit = "commit the manifest"
+)
 
 // wait is until when to wait after the tries before it, with jitter.
 func (r *retries) wait(now Instant, rng *rand.Rand, tries *int) int64 {
