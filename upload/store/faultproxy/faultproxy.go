@@ -122,7 +122,7 @@ func Start(t testing.TB, upstream string) *Proxy {
 		closeAll()
 		_ = server.Close()
 		<-served
-		p.late.Wait()
+		p.WaitLate()
 		p.client.CloseIdleConnections()
 	})
 	return p
@@ -174,8 +174,13 @@ func (p *Proxy) Count(method, path string) int {
 	return n
 }
 
-// WaitLate waits until all Late requests were carried out.
-func (p *Proxy) WaitLate() { p.late.Wait() }
+// WaitLate waits until all Late requests were carried out; requests that come meanwhile wait
+// too.
+func (p *Proxy) WaitLate() {
+	p.mu.Lock() // after whatever was chosen before
+	defer p.mu.Unlock()
+	p.late.Wait()
+}
 
 func (p *Proxy) choose(r *http.Request) (Fault, time.Duration) {
 	p.mu.Lock()
@@ -244,10 +249,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case Hang:
 		p.hang(r)
 	case Late:
+		out, err := p.outgoing(r, body)
 		go func() {
 			defer p.late.Done()
 			p.sleep(context.Background(), delay)
-			if response, err := p.forward(context.Background(), r, body); err == nil {
+			if err != nil {
+				return
+			}
+			if response, err := p.client.RoundTrip(out); err == nil {
 				response.Body.Close()
 			}
 		}()
@@ -257,8 +266,11 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Proxy) carryOut(w http.ResponseWriter, r *http.Request, body []byte, fault Fault) {
-	// Also when the client has given up meanwhile: "carried out" is a promise to tests.
-	response, err := p.forward(context.WithoutCancel(r.Context()), r, body)
+	out, err := p.outgoing(r, body)
+	if err != nil {
+		reset(w)
+	}
+	response, err := p.client.RoundTrip(out)
 	if err != nil {
 		reset(w)
 	}
@@ -297,17 +309,17 @@ func (p *Proxy) carryOut(w http.ResponseWriter, r *http.Request, body []byte, fa
 	_, _ = w.Write(content)
 }
 
-// forward sends the request on, with the host that the client signed.
-func (p *Proxy) forward(ctx context.Context, r *http.Request, body []byte) (*http.Response, error) {
+// outgoing is the request to the server, with the host that the client signed. It goes on
+// when the client has given up meanwhile: "carried out" is a promise to tests.
+func (p *Proxy) outgoing(r *http.Request, body []byte) (*http.Request, error) {
 	target := *r.URL
 	target.Scheme, target.Host = p.upstream.Scheme, p.upstream.Host
-	out, err := http.NewRequestWithContext(ctx, r.Method, target.String(), bytes.NewReader(body))
+	out, err := http.NewRequestWithContext(context.WithoutCancel(r.Context()), r.Method, target.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	out.Header, out.Host, out.ContentLength = r.Header.Clone(), r.Host, int64(len(body))
-	out.URL.RawPath = r.URL.RawPath
-	return p.client.RoundTrip(out)
+	return out, nil
 }
 
 func answer(w http.ResponseWriter, status int, code, message string) {
