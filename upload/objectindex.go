@@ -185,6 +185,8 @@ func (x *ObjectIndex) checkBlocks(id stream.ID, from, to int, h *Header, place *
 	for i := from; i < to; i++ {
 		b := x.Block(i)
 		switch {
+		case binary.LittleEndian.Uint32(x.raw[indexHeaderBytes+x.streams*indexStreamBytes+i*indexBlockBytes+44:]) != 0:
+			return "reserved bytes of a block are not zero"
 		case b.Count == 0 || b.First+uint64(b.Count) < b.First || b.StoredBytes == 0 || b.StoredBytes > b.RawBytes || b.RawBytes > MaxBlockBytes:
 			return "a block's counts are out of range"
 		case b.Place != *place:

@@ -85,13 +85,13 @@ func (w *verifier) finding(key string, err error) error {
 }
 
 func (w *verifier) run(ctx context.Context) error {
-	v, err := w.a.lookOnce(ctx)
-	if err != nil {
+	v, failed := w.a.lookOnce(ctx)
+	if failed != nil {
 		key := ManifestKey(w.m.Node)
 		if w.m.Index != nil {
 			key = w.m.Index.ID.Key(w.m.Node, KindIndex)
 		}
-		if err := w.finding(key, err); err != nil {
+		if err := w.finding(key, failed); err != nil {
 			return err
 		}
 		v = &view{m: w.m} // what the manifest itself names
@@ -100,6 +100,9 @@ func (w *verifier) run(ctx context.Context) error {
 	}
 	if err := w.state(ctx, v); err != nil {
 		return err
+	}
+	if failed != nil {
+		w.table = nil // groups are not known: the state does not follow
 	}
 	named := map[ObjectID]bool{}
 	for i := range v.groups() {
