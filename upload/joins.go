@@ -1,0 +1,76 @@
+package upload
+
+import (
+	"context"
+	"slices"
+
+	"github.com/walsidecar/walsidecar/stream"
+)
+
+// Part is a run of records [From, To) of a stream that are stored under one id.
+type Part struct {
+	Stream   stream.ID
+	From, To uint64
+}
+
+// Parts tells under which ids the records [from, to) of a stream are stored, in order of
+// their offsets: one part, but for a stream that goes on where that of a lost log ended.
+// Between two parts data was lost, and the second may be empty. joins are those of the
+// state that to was taken from.
+func Parts(joins []Join, id stream.ID, from, to uint64) []Part {
+	var parts []Part
+	for {
+		j := joinOf(joins, id)
+		if j == nil || from >= j.At {
+			parts = append(parts, Part{Stream: id, From: from, To: max(from, to)})
+			break
+		}
+		if len(parts) == 0 && to >= j.At || to > j.At {
+			parts = append(parts, Part{Stream: id, From: j.At, To: to})
+		}
+		id, to = j.Before, min(to, j.At)
+	}
+	slices.Reverse(parts)
+	return parts
+}
+
+// joinOf returns the join that a stream begins with, nil where it has none.
+func joinOf(joins []Join, id stream.ID) *Join {
+	i, found := slices.BinarySearchFunc(joins, id, func(j Join, id stream.ID) int {
+		switch {
+		case j.Stream < id:
+			return -1
+		case j.Stream > id:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		return nil
+	}
+	return &joins[i]
+}
+
+// FindTimeIn is FindTime for the records of parts.
+func (a *Archive) FindTimeIn(ctx context.Context, parts []Part, ns int64) (offset uint64, found bool, err error) {
+	for _, p := range parts {
+		if p.From == p.To {
+			continue
+		}
+		offset, found, err = a.FindTime(ctx, p.Stream, ns)
+		if err != nil || found && offset < p.To {
+			return max(offset, p.From), err == nil, err
+		}
+	}
+	return 0, false, nil
+}
+
+// succeed adds to joins those of a log that takes the place of a lost one. What was
+// trimmed needs none any more.
+func succeed(joins []Join, successions []stream.Succession) []Join {
+	all := slices.Clone(joins)
+	for _, s := range successions {
+		all = append(all, Join{Stream: s.After, Before: s.Before, At: s.Next})
+	}
+	return all
+}
