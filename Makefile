@@ -39,6 +39,9 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 arm64: ## cross-compile everything for arm64; run the unit tests where qemu-user is installed
 	tools/arm64
 
+prlab: ## tests with real reservations, NVMe and SCSI, in a guest; needs root or sudo once, to install QEMU
+	tools/prlab/test --timeout 900 ./fence -- -test.v
+
 bench: build ## measure on new files: a closed loop, then many producers; see bench --help for devices
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(BIN) bench --wal "$$dir/closed" --size 1024 --producers 1 --inflight 1 && \
