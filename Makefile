@@ -9,7 +9,7 @@ LDFLAGS  := -s -w -X github.com/walsidecar/walsidecar/sidecar.Version=$(VERSION)
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: run build test check lint race mutations fuzz arm64 bench s3 help
+.PHONY: run build test check lint race mutations fuzz arm64 prlab bench s3 help
 
 run: build ## build, start the sidecar, append and read back a first record; stop with Ctrl-C
 	@tools/first-run $(BIN)

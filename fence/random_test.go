@@ -52,7 +52,6 @@ type history struct {
 	processes []*process
 	boots     byte
 	bootOf    map[string]byte
-	progress  uint64
 	log       []string
 }
 
@@ -144,11 +143,10 @@ func (h *history) start(host string) error {
 		Clock: h, Newest: func(context.Context) (fence.Owner, error) { return h.owner, nil }}
 	out, err := fence.Acquire(context.Background(), fence.New(p.a, h.target.Capabilities()), request)
 	h.note("%s boot %d key %s abort %v: %s jump %v (%s) %v", host, p.boot, p.key, request.Abort, steps(out), out.Jump, out.Why, err)
-	if err != nil {
-		p.alive = false
-		return nil
+	if p.alive = err == nil; p.alive {
+		return h.serve(p, out)
 	}
-	return h.serve(p, out)
+	return nil
 }
 
 // dieAt crashes p at its n-th command: before it, or after it with the answer lost.
