@@ -1,0 +1,204 @@
+package upload
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/walsidecar/walsidecar/upload/store"
+)
+
+// DefaultOrphanGrace is how old an orphan is before GC deletes it. What makes GC safe
+// does not depend on it; it leaves a human time to notice.
+const DefaultOrphanGrace = 24 * time.Hour
+
+// listPage is how many keys one request lists, as many as S3 gives.
+const listPage = 1000
+
+// GCOptions say what GC does.
+type GCOptions struct {
+	// Delete: orphans are deleted. Without it they are only told of.
+	Delete bool
+	// Grace is how old they must be; 0: DefaultOrphanGrace. It goes by the store's clock
+	// alone: how much older an orphan is than the newest object that the node has there.
+	Grace time.Duration
+}
+
+// Orphan is an object that no manifest names, nor ever will.
+type Orphan struct {
+	Key      string
+	Bytes    int64
+	Modified time.Time // by the store's clock
+	Deleted  bool
+}
+
+// GCReport is what GC found.
+type GCReport struct {
+	Objects     int // of the node, its manifest not counted
+	Orphans     int // old enough
+	OrphanBytes int64
+	Young       int // would be orphans, but are not old enough
+	Doomed      int // are deleted by the sidecar, when their grace time is over
+	Current     int // of the incarnation that has the manifest, and not named: may be on their way
+	Foreign     int // keys below the node's prefix that are not of this format; left alone
+	Deleted     int
+}
+
+// GC looks for the orphans of a node: objects that were put and never committed, because
+// their sidecar died or was fenced. It calls each with every orphan. The sidecar may be
+// running.
+//
+// It never deletes what a manifest names, or may name later. Why:
+//
+//   - An object can become named only by a commit of the incarnation in its key: nobody
+//     adopts objects of others.
+//   - The manifest is read again after the listing. If another incarnation has it then, the
+//     one in the key can never commit again: its claim is over, and every attempt of its
+//     that is still on its way expects a version that is gone for ever.
+//   - So what that manifest does not name, and is of another incarnation than its own, is
+//     not named by any later manifest either. Objects of its own incarnation are left
+//     alone, whatever their sequence: they may be on their way into the next commit.
+//   - An object whose put is still on its way is not in the listing; the next GC finds it.
+//
+// Listings that are late only make it find less: what they show and is gone is deleted once
+// more, which changes nothing, since keys are never used again.
+//
+// Errors: ErrNoManifest (then nothing is deleted: everything would look like an orphan),
+// ErrManifest, ErrMissingObject, ErrDamagedObject, ErrNewerVersion, those of the store.
+func GC(ctx context.Context, s store.Store, node string, o GCOptions, each func(Orphan)) (*GCReport, error) {
+	if o.Grace == 0 {
+		o.Grace = DefaultOrphanGrace
+	}
+	ctx = store.WithClass(ctx, store.CleanUp)
+	before, err := readNamed(ctx, s, node)
+	if err != nil {
+		return nil, err
+	}
+	report := &GCReport{}
+	candidates, newest, err := listCandidates(ctx, s, node, before, report)
+	if err != nil {
+		return nil, err
+	}
+	after, err := readNamed(ctx, s, node)
+	if err != nil {
+		return nil, err
+	}
+	report.Doomed = len(after.m.Doomed)
+	var batch []Orphan
+	flush := func() error {
+		if o.Delete && len(batch) > 0 {
+			keys := make([]string, len(batch))
+			for i := range batch {
+				keys[i] = batch[i].Key
+				batch[i].Deleted = true
+			}
+			if err := s.Delete(ctx, keys); err != nil {
+				return fmt.Errorf("delete orphans: %w", err)
+			}
+			report.Deleted += len(batch)
+		}
+		for i := range batch {
+			each(batch[i])
+		}
+		batch = batch[:0]
+		return nil
+	}
+	for _, x := range candidates {
+		switch after.judge(x.id) {
+		case named:
+			continue
+		case current:
+			report.Current++
+			continue
+		}
+		if newest.Sub(x.info.Modified) < o.Grace {
+			report.Young++
+			continue
+		}
+		report.Orphans++
+		report.OrphanBytes += x.info.SizeBytes
+		if batch = append(batch, Orphan{Key: x.info.Key, Bytes: x.info.SizeBytes, Modified: x.info.Modified}); len(batch) == deleteAtOnce {
+			if err := flush(); err != nil {
+				return report, err
+			}
+		}
+	}
+	return report, flush()
+}
+
+type candidate struct {
+	id   ObjectID
+	info store.Info
+}
+
+// listCandidates lists the node's objects, and returns those that names does not
+// account for, and when the newest object of all was put.
+func listCandidates(ctx context.Context, s store.Store, node string, names *namedObjects, report *GCReport) (all []candidate, newest time.Time, err error) {
+	for after := ""; ; {
+		page, err := s.List(ctx, Prefix(node), after, listPage)
+		if err != nil {
+			return nil, newest, err
+		}
+		for _, info := range page {
+			after = info.Key
+			if info.Modified.After(newest) {
+				newest = info.Modified
+			}
+			if info.Key == ManifestKey(node) {
+				continue
+			}
+			report.Objects++
+			_, id, ok := ParseKey(node, info.Key)
+			switch {
+			case !ok:
+				report.Foreign++
+			case names.judge(id) == current:
+				report.Current++
+			case names.judge(id) == orphan:
+				all = append(all, candidate{id, info})
+			}
+		}
+		if len(page) < listPage {
+			return all, newest, nil
+		}
+	}
+}
+
+// namedObjects are those that one manifest names, with its doomed ones.
+type namedObjects struct {
+	m   *Manifest
+	all map[ObjectID]bool
+}
+
+func readNamed(ctx context.Context, s store.Store, node string) (*namedObjects, error) {
+	m, _, err := ReadManifest(ctx, s, node)
+	if err != nil {
+		return nil, err
+	}
+	n := &namedObjects{m: m, all: map[ObjectID]bool{}}
+	m.ids()(func(id *ObjectID) { n.all[*id] = true })
+	indexed, err := readIndexed(ctx, s, node, m.Index, m.Origin)
+	if err != nil {
+		return nil, err
+	}
+	groupIDs(indexed, func(id *ObjectID) { n.all[*id] = true })
+	return n, nil
+}
+
+type judgement uint8
+
+const (
+	named judgement = iota
+	current
+	orphan
+)
+
+func (n *namedObjects) judge(id ObjectID) judgement {
+	switch {
+	case n.all[id]:
+		return named
+	case id.Incarnation == n.m.Incarnation:
+		return current
+	}
+	return orphan
+}
