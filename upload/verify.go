@@ -61,6 +61,7 @@ type verifier struct {
 
 	table    *stream.Table // nil: no state is known
 	position uint64        // that table began with
+	joins    []Join        // of the state
 	// next is what was seen last of each stream: First is the first offset of all.
 	next map[stream.ID]Range
 	// missing is the offset behind the last record that was left out of each stream.
@@ -137,6 +138,7 @@ func (w *verifier) state(ctx context.Context, v *view) error {
 	}
 	w.sum.Objects++
 	w.sum.Bytes += w.m.State.Bytes
+	w.joins = s.Joins
 	if w.table, err = stream.DecodeCheckpoint(s.Checkpoint, MaxStateBytes); err != nil {
 		w.table = nil
 		w.found(key, fmt.Errorf("%w: %w", ErrDamagedObject, err))
@@ -355,15 +357,22 @@ func (w *verifier) end() {
 		for i := range page {
 			info := &page[i]
 			cursor = info.Name
-			r, seen := w.next[info.ID]
-			switch {
-			case seen && r.End() != info.Next:
-				w.found(key, problem(ErrManifest, "groups", 0, "stream %d ends at offset %d, its records at %d", info.ID, info.Next, r.End()))
-			case info.First < info.Next && (!seen || r.First > info.First):
-				w.found(key, problem(ErrManifest, "groups", 0, "the first records of stream %d, from offset %d on, are in no object", info.ID, info.First))
-			case w.missing[info.ID] > info.First:
-				w.found(key, problem(ErrManifest, "groups", 0, "records of stream %d below offset %d were left out; it begins at %d", info.ID, w.missing[info.ID], info.First))
+			for _, part := range Parts(w.joins, info.ID, info.First, info.Next) {
+				w.covered(key, info, part)
 			}
 		}
+	}
+}
+
+// covered compares a part of a stream with what was found of it.
+func (w *verifier) covered(key string, info *stream.StreamInfo, part Part) {
+	r, seen := w.next[part.Stream]
+	switch {
+	case seen && r.End() != part.To:
+		w.found(key, problem(ErrManifest, "groups", 0, "stream %d ends at offset %d, its records at %d", part.Stream, part.To, r.End()))
+	case part.From < part.To && (!seen || r.First > part.From):
+		w.found(key, problem(ErrManifest, "groups", 0, "the first records of stream %d, from offset %d on, are in no object", part.Stream, part.From))
+	case w.missing[part.Stream] > part.From:
+		w.found(key, problem(ErrManifest, "groups", 0, "records of stream %d below offset %d were left out; it begins at %d", part.Stream, w.missing[part.Stream], info.First))
 	}
 }
