@@ -20,21 +20,25 @@ func open(t testing.TB, where string, o store.Options) store.Store {
 }
 
 func TestDirectory(t *testing.T) {
+	t.Parallel()
 	s := open(t, t.TempDir(), store.Options{})
 	storetest.Run(t, s, s)
 }
 
 func TestDirectoryThroughTwoHandles(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	storetest.Run(t, open(t, dir, store.Options{}), open(t, dir, store.Options{}))
 }
 
 func TestS3(t *testing.T) {
+	t.Parallel()
 	server := s3test.Start(t)
 	storetest.Run(t, open(t, server.URL("a/prefix"), s3test.Options()), open(t, server.URL("a/prefix"), s3test.Options()))
 }
 
 func TestS3WithoutPrefix(t *testing.T) {
+	t.Parallel()
 	server := s3test.Start(t)
 	s := open(t, server.URL(""), s3test.Options())
 	storetest.Run(t, s, s)
@@ -43,6 +47,7 @@ func TestS3WithoutPrefix(t *testing.T) {
 // Through a proxy that refuses, resets and slows, everything is as without it: what is safe
 // to repeat is repeated, and nobody above notices.
 func TestS3ThroughFaults(t *testing.T) {
+	t.Parallel()
 	server := s3test.Start(t)
 	proxy := faultproxy.Start(t, server.Endpoint)
 	seed := uint64(20261129)

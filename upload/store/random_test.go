@@ -19,6 +19,7 @@ import (
 // Writers that count up one object by compare-and-swap, and settle by reading what they are
 // not told, lose no step and make none twice, whatever happens between them and the server.
 func TestCountingThroughAllFaults(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	if text := os.Getenv("WALSIDECAR_SEED"); text != "" {
 		var err error

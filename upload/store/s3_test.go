@@ -67,6 +67,7 @@ func (f faulty) waitThere(t *testing.T, key, body string) {
 // A conditional put whose answer was lost is not repeated: repeated, it would be told that
 // the object exists, which is its own.
 func TestLostAnswerOfAConditionalPutIsUnknownAtOnce(t *testing.T) {
+	t.Parallel()
 	f := openFaulty(t, func(o *store.Options) { o.AttemptTimeout = 500 * time.Millisecond })
 	for _, c := range []struct {
 		fault faultproxy.Fault
@@ -131,6 +132,7 @@ func TestAPutMayBeCarriedOutLate(t *testing.T) {
 
 // What says that nothing was done is repeated, puts included.
 func TestRefusalsOfAnOverloadedStoreHeal(t *testing.T) {
+	t.Parallel()
 	f := openFaulty(t, nil)
 	f.proxy.Inject(
 		faultproxy.Rule{Method: http.MethodPut, Fault: faultproxy.SlowDown, Times: 2},
@@ -172,6 +174,7 @@ func TestRefusalsOfAnOverloadedStoreHeal(t *testing.T) {
 
 // The limit falls under a storm of refusals and rises again after it; everything gets done.
 func TestStormOfRefusals(t *testing.T) {
+	t.Parallel()
 	f := openFaulty(t, func(o *store.Options) { o.RetryFor = 2 * time.Minute })
 	f.proxy.Inject(faultproxy.Rule{Fault: faultproxy.SlowDown, Times: 60})
 	var all sync.WaitGroup
@@ -203,6 +206,7 @@ func TestStormOfRefusals(t *testing.T) {
 // A server that says nothing, or stops in the middle, is given up and asked again. Part of
 // an object is never returned.
 func TestHangingAndTruncatedReads(t *testing.T) {
+	t.Parallel()
 	f := openFaulty(t, func(o *store.Options) { o.AttemptTimeout = 500 * time.Millisecond })
 	body := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
 	if _, err := f.direct.PutIfAbsent(t.Context(), "o", body); err != nil {
@@ -222,7 +226,21 @@ func TestHangingAndTruncatedReads(t *testing.T) {
 	}
 }
 
+// A store that is merely slow, beyond what a first attempt waits for, is read from.
+func TestSlowStore(t *testing.T) {
+	t.Parallel()
+	f := openFaulty(t, func(o *store.Options) { o.AttemptTimeout = 300 * time.Millisecond })
+	if _, err := f.direct.PutIfAbsent(t.Context(), "o", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	f.proxy.Inject(faultproxy.Rule{Fault: faultproxy.Slow, Delay: 500 * time.Millisecond, Times: -1})
+	if body, _, err := f.Get(t.Context(), "o"); err != nil || string(body) != "x" {
+		t.Errorf("%q, %v", body, err)
+	}
+}
+
 func TestOutageIsUnavailable(t *testing.T) {
+	t.Parallel()
 	f := openFaulty(t, func(o *store.Options) { o.RetryFor, o.AttemptTimeout = 300*time.Millisecond, 300*time.Millisecond })
 	if _, err := f.direct.PutIfAbsent(t.Context(), "o", []byte("0123456789")); err != nil {
 		t.Fatal(err)

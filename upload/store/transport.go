@@ -23,7 +23,7 @@ const (
 )
 
 // newTransport makes the HTTP/1.1 client of one store. stall is how long a connection may
-// take without an answer, or without an acknowledgement of what was sent.
+// take to come about, and to have acknowledged what was sent.
 func newTransport(connections int, stall time.Duration) *http.Transport {
 	dialer := &net.Dialer{Timeout: min(connectTimeout, stall), KeepAlive: 15 * time.Second,
 		Control: func(_, _ string, raw syscall.RawConn) error {
@@ -38,7 +38,7 @@ func newTransport(connections int, stall time.Duration) *http.Transport {
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
 		TLSHandshakeTimeout:   min(connectTimeout, stall),
-		ResponseHeaderTimeout: stall,
+		ResponseHeaderTimeout: patience * stall,
 		IdleConnTimeout:       idleTimeout,
 		MaxIdleConnsPerHost:   connections,
 		WriteBufferSize:       64 << 10,
