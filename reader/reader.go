@@ -17,6 +17,7 @@ import (
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/stream"
+	"github.com/walsidecar/walsidecar/upload"
 )
 
 var (
@@ -113,6 +114,13 @@ type Config struct {
 	Index      *stream.Index       // records of [trim, Durable)
 	Marks      *Marks              // frames of [trim, Durable)
 	Durable    uint64
+	// Archive is what is in the store: everything below the trim position, at any
+	// time. Whoever trims the log hands the archive the manifest that allows it first
+	// (upload.Archive.Apply), then trims, then calls SetTrim. nil: there is no store, and
+	// what is trimmed is gone.
+	Archive *upload.Archive
+	// Joins are the streams that go on where those of a lost log ended.
+	Joins []upload.Join
 }
 
 // New returns the reader of a log that was recovered up to c.Durable.
