@@ -9,6 +9,8 @@ import (
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/session"
 	"github.com/walsidecar/walsidecar/uds"
+	"github.com/walsidecar/walsidecar/upload"
+	"github.com/walsidecar/walsidecar/upload/store"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -34,6 +36,23 @@ var startCodes = [...]struct {
 	{syscall.EADDRINUSE, wire.CodeInUse},
 	{uds.ErrPathTooLong, wire.CodeUsage},
 	{uds.ErrNotASocket, wire.CodeUsage},
+
+	{upload.ErrRetired, wire.CodeNotOurDevice},
+	{upload.ErrOtherLog, wire.CodeNotOurDevice},
+	{upload.ErrOlderSnapshot, wire.CodeNotOurDevice},
+	{upload.ErrFenced, wire.CodeFenced},
+	{upload.ErrNotGone, wire.CodeInUse},
+	{upload.ErrDamagedObject, wire.CodeDamaged},
+	{upload.ErrMissingObject, wire.CodeDamaged},
+	{upload.ErrManifest, wire.CodeDamaged},
+	{upload.ErrNewerVersion, wire.CodeUnsupported},
+	{upload.ErrNoManifest, wire.CodeNotFound},
+	{upload.ErrNotArchived, wire.CodeNotFound},
+	{store.ErrURL, wire.CodeUsage},
+	{store.ErrNoConditionalWrites, wire.CodeStoreUnavailable},
+	{store.ErrDenied, wire.CodeStoreUnavailable},
+	{store.ErrUnavailable, wire.CodeStoreUnavailable},
+	{store.ErrUnknownOutcome, wire.CodeStoreUnavailable},
 }
 
 // CodeOf is the code of an error of Run or of the node package's offline calls;
