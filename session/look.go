@@ -26,16 +26,17 @@ func (l *Look) Emptied(s *Session) {
 	l.recent[0] = s
 }
 
-// Before is called when the loop has nothing to do; rung tells whether something else
-// has come for it. It reports whether the loop has something to do now. Rings whose
-// client waits for a device write are not looked at: nothing comes from there, and the
-// write's end may need this processor.
-func (l *Look) Before(rung func() bool) bool {
+// Before is called before the loop sleeps; rung tells whether something has come that
+// keeps it from that. It returns when that is so, what it found having been told to
+// Backend.Ready, or when it looked long enough. Rings whose client waits for a device
+// write are not looked at: nothing comes from there, and the write's end may need this
+// processor.
+func (l *Look) Before(rung func() bool) {
 	held := l.hold()
 	if len(held) == 0 {
-		return false
+		return
 	}
-	found := held[0].ring.spinner.Look(func() bool {
+	held[0].ring.spinner.Look(func() bool {
 		for _, s := range held {
 			if s.ring.door.Tail() != s.ring.door.Taken() {
 				return true
@@ -46,11 +47,9 @@ func (l *Look) Before(rung func() bool) bool {
 	for i, s := range held {
 		if s.ring.rearm() {
 			s.backend.Ready(s)
-			found = true
 		}
 		held[i] = nil
 	}
-	return found
 }
 
 // hold disarms the rings to look at: while that lasts they need not kick.
