@@ -23,6 +23,7 @@ const (
 	CodeCancelled      Code = 9
 	CodeOutcomeUnknown Code = 10
 	CodeDisconnected   Code = 11
+	CodeLogWentBack    Code = 12
 
 	CodeNotFound Code = 20
 	CodeSealed   Code = 21
@@ -101,6 +102,7 @@ var errorTable = [...]ErrorInfo{
 	{CodeCancelled, "cancelled", ExitFailed, 499, false, true, "the caller gave up waiting; the request may take effect"},
 	{CodeOutcomeUnknown, "outcome_unknown", ExitFailed, 504, false, true, "read the stream, or send it again under the same producer and sequence"},
 	{CodeDisconnected, "disconnected", ExitFailed, 503, true, true, "is the sidecar running, and the socket path right?"},
+	{CodeLogWentBack, "log_went_back", ExitFailed, 409, false, false, "the log is an older copy of itself, or has forgotten this client: compare its streams with what was answered before, then connect anew"},
 
 	{CodeNotFound, "not_found", ExitFailed, 404, false, false, "create it first; names are exact"},
 	{CodeSealed, "sealed", ExitFailed, 409, false, false, "a sealed stream takes no more records; use another stream"},

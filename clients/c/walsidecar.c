@@ -114,6 +114,8 @@ static const struct error_info error_table[] = {
     ERROR(10, "outcome_unknown", 0, 1,
           "read the stream, or send it again under the same producer and sequence"),
     ERROR(11, "disconnected", 1, 1, "is the sidecar running, and the socket path right?"),
+    ERROR(12, "log_went_back", 0, 0,
+          "the log is an older copy of itself, or has forgotten this client: compare its streams with what was answered before, then connect anew"),
     ERROR(20, "not_found", 0, 0, "create it first; names are exact"),
     ERROR(21, "sealed", 0, 0, "a sealed stream takes no more records; use another stream"),
     ERROR(22, "deleted", 0, 0, "the stream is gone; create the name anew for a new stream"),
@@ -2513,13 +2515,24 @@ static bool open_producer_anew(wal *w)
 
 static bool install(wal *w, const struct producer_info *renewed);
 
+/* went_back ends the client: the log has lost what it had answered, and going on could
+ * leave holes where acked records were. */
+static bool went_back(wal *w, const char *what, uint64_t now, uint64_t before)
+{
+    struct failure f;
+    fail_with(&f, -WAL_LOG_WENT_BACK, "", "%s %llu, and was at %llu before", what, (unsigned long long)now,
+              (unsigned long long)before);
+    end_client(w, &f);
+    return false;
+}
+
 /* ask_session_producer goes on with the producer of this client: what became of it? */
 static bool ask_session_producer(wal *w)
 {
     unsigned char message[SMALL_MESSAGE_BYTES];
     if (w->producer.id == 0)
         return install(w, NULL);
-    if (w->producer.renew)
+    if (w->producer.renew && w->producer.used_up == 0)
         return open_producer_anew(w);
     w->state = ASKING_PRODUCER;
     return say(w, message, encode_producer_get(message, w->next_id++, w->producer.id, ""));
@@ -2576,6 +2589,9 @@ static bool welcomed(wal *w, const struct header *h, struct scan s)
         end_client(w, &f);
         return false;
     }
+    uint64_t seen = atomic_load_explicit(&w->durable, memory_order_relaxed);
+    if (w->known && w->offered.durable < seen && !w->offered.not_durable)
+        return went_back(w, "the log is durable at position", w->offered.durable, seen);
     w->next_id = 1;
     w->claiming = w->producers;
     bool offered = (w->offered.features & FEATURE_SHM) != 0;
@@ -2611,13 +2627,18 @@ static bool introduce(wal *w, const struct header *h, struct scan s)
         }
         if (w->state == OPENING_PRODUCER)
             return install(w, &info);
+        if (info.last_sequence < w->producer.used_up)
+            return went_back(w, "the log has the client's producer at sequence",
+                             info.last_sequence, w->producer.used_up);
         /* A last sequence that was never sent is the work of somebody else. */
-        return info.last_sequence < w->producer.next ? install(w, NULL) : open_producer_anew(w);
+        return !w->producer.renew && info.last_sequence < w->producer.next ? install(w, NULL) : open_producer_anew(w);
     }
     if (h->type != ERROR_MESSAGE || !decode_error(h, s, &f, &stream))
         return broken(w, "not an answer to the introduction");
     if (w->state == ASKING_PRODUCER && f.code == -WAL_PRODUCER_EXPIRED)
-        return open_producer_anew(w);
+        return w->producer.used_up == 0 ? open_producer_anew(w)
+            : went_back(w, "the log does not know the client's producer: it is at sequence",
+                        0, w->producer.used_up);
     w->lost = f;
     return false;
 }

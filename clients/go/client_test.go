@@ -109,7 +109,7 @@ func TestCancelledWaitAbandonsTheWaitAndNotTheRecord(t *testing.T) {
 
 func TestEveryCodeOfTheProtocolHasASentinel(t *testing.T) {
 	sentinels := []error{
-		ErrInternal, ErrBadRequest, ErrTooLarge, ErrUnsupported, ErrUnauthorized, ErrWrongLog, ErrReadOnly, ErrUsage, ErrCancelled,
+		ErrInternal, ErrBadRequest, ErrTooLarge, ErrUnsupported, ErrUnauthorized, ErrWrongLog, ErrReadOnly, ErrUsage, ErrCancelled, ErrLogWentBack,
 		ErrOutcomeUnknown, ErrDisconnected, ErrNotFound, ErrSealed, ErrDeleted, ErrTrimmed, ErrDataLost, ErrPreconditionFailed,
 		ErrTokenMismatch, ErrDuplicate, ErrOutOfSequence, ErrSequenceExpired, ErrProducerExpired, ErrWindowExceeded, ErrTooManyStreams,
 		ErrTooManyProducers, ErrCheckpointFull, ErrLogFull, ErrStoreUnavailable, ErrBusy, ErrTooManySessions, ErrOutOfMemory, ErrSlowClient,

@@ -118,11 +118,13 @@ func (c *Client) introduce(n *connection) error {
 		return err
 	}
 	c.mu.Lock()
-	known, producer, next, renew := c.limits.Version != 0, c.producer.id, c.producer.next, c.producer.renew
-	log := c.limits.Log
+	known, log, producer := c.limits.Version != 0, c.limits.Log, c.producer
 	c.mu.Unlock()
 	if known && n.welcome.Log != log {
 		return newError(wire.CodeWrongLog, "reconnect", "", fmt.Sprintf("the socket %s now serves another log, %x, not %x", c.path, n.welcome.Log, log))
+	}
+	if seen := c.durable.Load(); known && n.welcome.Durable < seen && !n.welcome.NotDurable {
+		return wentBack(fmt.Sprintf("the log is durable up to position %d, and was up to %d before", n.welcome.Durable, seen))
 	}
 	if err := c.openRing(n); err != nil {
 		return err
@@ -130,24 +132,41 @@ func (c *Client) introduce(n *connection) error {
 	if err := c.claimProducers(n); err != nil {
 		return err
 	}
-	if producer == 0 {
-		return nil
-	}
-	if !renew {
-		get := wire.ProducerGet{ID: producer}
-		err := n.request(&get, wire.TypeProducerInfo, n.producer.Decode)
-		// A last sequence that was never sent is the work of somebody else.
-		if err == nil && n.producer.LastSequence < next {
-			return nil
-		}
-		if err != nil && !errors.Is(err, ErrProducerExpired) {
-			return err
-		}
+	if goesOn, err := n.goOn(&producer); goesOn || err != nil {
+		return err
 	}
 	n.renewed = true
 	open := wire.ProducerOpen{Window: uint32(c.options.inFlight)}
 	return n.request(&open, wire.TypeProducerInfo, n.producer.Decode)
 }
+
+// goOn reports whether the client goes on with the producer on this connection: not if it
+// must not, or the log has forgotten one that it answered nothing for, but for a client
+// that has none. The error is that of a log which has lost what it had answered.
+func (n *connection) goOn(p *sessionProducer) (bool, error) {
+	if p.id == 0 {
+		return true, nil
+	}
+	if p.renew && p.usedUp == 0 {
+		return false, nil
+	}
+	err := n.request(&wire.ProducerGet{ID: p.id}, wire.TypeProducerInfo, n.producer.Decode)
+	switch last := n.producer.LastSequence; {
+	case errors.Is(err, ErrProducerExpired) && p.usedUp > 0:
+		return false, wentBack(fmt.Sprintf("the log does not know the client's producer any more, under which it had answered up to sequence %d", p.usedUp))
+	case errors.Is(err, ErrProducerExpired):
+		return false, nil
+	case err != nil:
+		return false, err
+	case last < p.usedUp:
+		return false, wentBack(fmt.Sprintf("the last sequence of the client's producer is %d, and the log had answered up to %d", last, p.usedUp))
+	default:
+		return !p.renew && last < p.next, nil // one that was never sent is the work of somebody else
+	}
+}
+
+// wentBack is the error of a log that has lost what it had answered.
+func wentBack(message string) *Error { return newError(wire.CodeLogWentBack, "reconnect", "", message) }
 
 // claimProducers opens the named producers that this client appends under anew: what
 // an earlier connection left behind is refused from here on, and may be sent again.

@@ -42,6 +42,12 @@ var (
 	ErrOutcomeUnknown error = sentinel(wire.CodeOutcomeUnknown)
 	// ErrDisconnected: there is no sidecar at the socket, and the client has given up.
 	ErrDisconnected error = sentinel(wire.CodeDisconnected)
+	// ErrLogWentBack: after a reconnect the log does not have what it had answered
+	// before, as an older copy of its volume would not; or it no longer knows the
+	// client's producer, so that nobody can tell. The client ends, since going on could
+	// leave holes where acked records were. Compare the streams with what was acked, and
+	// Dial anew.
+	ErrLogWentBack error = sentinel(wire.CodeLogWentBack)
 
 	ErrNotFound error = sentinel(wire.CodeNotFound)
 	ErrSealed   error = sentinel(wire.CodeSealed)

@@ -66,8 +66,8 @@ func (c *Client) reconnect() *connection {
 		if err == nil {
 			return n
 		}
-		if errors.Is(err, ErrWrongLog) {
-			c.end(err) // ids and sequences of the old log mean nothing there
+		if errors.Is(err, ErrWrongLog) || errors.Is(err, ErrLogWentBack) {
+			c.end(err) // ids, sequences, or what they stood for mean nothing there
 		}
 		c.mu.Lock()
 		c.lost = err

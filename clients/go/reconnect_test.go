@@ -171,15 +171,23 @@ func TestSidecarThatDrainsIsWaitedFor(t *testing.T) {
 	}
 }
 
+// introduced makes a client ready to append to a stream without asking for anything.
+func introduced(t *testing.T, c *Client, stream string) {
+	t.Helper()
+	for _, m := range []missing{{stream: stream}, {session: true}} {
+		if err := c.learn(testContext(t), m, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestExpiredProducerEndsWhatWasSentWithUnknownOutcome(t *testing.T) {
 	f := newFakeSidecar(t)
 	c := dial(t, f.path)
 	ctx := testContext(t)
-	if _, err := c.Append(ctx, "s", []byte("before")); err != nil {
-		t.Fatal(err)
-	}
+	introduced(t, c, "s")
 	f.fate = func(n int) fate {
-		if n == 2 {
+		if n == 1 {
 			clear(f.log.sessions)
 			return dieAfter // the log has forgotten the producer meanwhile
 		}
@@ -194,36 +202,103 @@ func TestExpiredProducerEndsWhatWasSentWithUnknownOutcome(t *testing.T) {
 	if _, err := sent.Wait(ctx); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrProducerExpired) {
 		t.Errorf("the record that was sent ended with %v", err)
 	}
-	if r, err := c.Append(ctx, "s", []byte("after")); err != nil || r.Offset != 1 {
+	if r, err := c.Append(ctx, "s", []byte("after")); err != nil || r.Offset != 0 {
 		t.Errorf("an append afterwards: %+v, %v", r, err)
 	}
-	if got := f.log.payloads("s"); !slices.Equal(got, []string{"before", "after"}) {
+	if got := f.log.payloads("s"); !slices.Equal(got, []string{"after"}) {
 		t.Errorf("the log has %q", got)
 	}
 }
 
-func TestExpiredProducerOfAnIdleClientIsReplacedInSilence(t *testing.T) {
+// A client that lost nothing, since nothing of it was answered, goes on under another
+// producer.
+func TestExpiredProducerOfAClientThatHeardNothingIsReplacedInSilence(t *testing.T) {
 	f := newFakeSidecar(t)
 	c := dial(t, f.path)
 	ctx := testContext(t)
-	if _, err := c.Append(ctx, "s", []byte("0")); err != nil {
-		t.Fatal(err)
-	}
+	introduced(t, c, "s")
 	f.stop()
 	clear(f.log.sessions)
 	tickets := make([]Ticket, 3)
 	for i := range tickets { // submitted while there is no sidecar
 		waitUntil(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.conn == nil })
 		var err error
-		if tickets[i], err = c.Submit(ctx, "s", fmt.Appendf(nil, "%d", i+1)); err != nil {
+		if tickets[i], err = c.Submit(ctx, "s", fmt.Appendf(nil, "%d", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f.start()
 	for i, ticket := range tickets {
-		if r, err := ticket.Wait(ctx); err != nil || r.Offset != uint64(i+1) {
-			t.Errorf("record %d: %+v, %v", i+1, r, err)
+		if r, err := ticket.Wait(ctx); err != nil || r.Offset != uint64(i) {
+			t.Errorf("record %d: %+v, %v", i, r, err)
 		}
+	}
+}
+
+// A log that does not have what it had acked ends the client, which would else leave a
+// hole where those records were.
+func TestP2_ALogThatWentBackEndsTheClient(t *testing.T) {
+	for name, back := range map[string]func(l *fakeLog){
+		"its producer is behind what it acked": func(l *fakeLog) {
+			for _, p := range l.sessions {
+				p.last = 1
+			}
+		},
+		"it does not know the producer":     func(l *fakeLog) { clear(l.sessions) },
+		"its end lies below what it showed": func(l *fakeLog) { l.position /= 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeSidecar(t)
+			c := dial(t, f.path)
+			ctx := testContext(t)
+			for i := range 3 {
+				if _, err := c.Append(ctx, "s", fmt.Appendf(nil, "%d", i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.stop()
+			f.log.mu.Lock()
+			back(f.log)
+			before := f.log.committed
+			f.log.mu.Unlock()
+			waitUntil(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.conn == nil })
+			ticket, err := c.Submit(ctx, "s", []byte("3"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.start()
+			if _, err := ticket.Wait(ctx); !errors.Is(err, ErrLogWentBack) || errors.Is(err, ErrOutcomeUnknown) {
+				t.Errorf("the record that was not sent ended with %v", err)
+			}
+			if _, err := c.Append(ctx, "s", []byte("4")); !errors.Is(err, ErrLogWentBack) {
+				t.Errorf("afterwards: %v", err)
+			}
+			if f.log.committed != before {
+				t.Errorf("%d records were appended to a log that had lost some", f.log.committed-before)
+			}
+		})
+	}
+}
+
+// What was on its way when the log went back may have been in it, and is not any more.
+func TestP2_ALogThatWentBackLeavesUnansweredOutcomesUnknown(t *testing.T) {
+	f := newFakeSidecar(t)
+	c := dial(t, f.path)
+	ctx := testContext(t)
+	if _, err := c.Append(ctx, "s", []byte("0")); err != nil {
+		t.Fatal(err)
+	}
+	f.fate = func(n int) fate {
+		if n == 2 {
+			for _, p := range f.log.sessions {
+				p.last = 0
+			}
+			return dieBefore
+		}
+		return serve
+	}
+	if _, err := c.Append(ctx, "s", []byte("1")); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrLogWentBack) {
+		t.Errorf("the record that was sent ended with %v", err)
 	}
 }
 

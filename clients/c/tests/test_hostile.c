@@ -483,6 +483,42 @@ static void hostile_socket(int way)
     unlink(a.sun_path);
 }
 
+/* A log that does not have what it had answered ends the client: what it hears about its
+ * producer (0: it is behind; 1: it is unknown), or in Welcome (2). */
+static void log_that_went_back(int way)
+{
+    unsigned char message[1 << 10];
+    wal_opts o = { .size = sizeof o };
+    wal *w = new_client("/nonexistent/socket", &o);
+    struct header h;
+    size_t n;
+    w->reconnect_at = NEVER;
+    w->now = clock_ns();
+    w->known = true;
+    memcpy(w->limits.log, "0123456789abcdef", sizeof w->limits.log);
+    w->producer = (struct session_producer){ .id = 7, .next = 10, .used_up = 9, .window = 64 };
+    w->state = ASKING_PRODUCER;
+    w->next_id = 2;
+    switch (way) {
+    case 0:
+        n = put_producer(message, 1, 7); /* its last sequence is below 4 */
+        break;
+    case 1:
+        n = put_error(message, 1, WAL_PRODUCER_EXPIRED - WAL_CODE_BASE, 0);
+        break;
+    default:
+        w->state = INTRODUCING;
+        saw_durable(w, 8192); /* Welcome tells 4096 */
+        n = put_welcome(message, 300000, 0);
+    }
+    CHECK(decode_header(message, &h) && h.length == n, "way %d: not a message", way);
+    CHECK(!handle(w, &h, (struct scan){ .b = message + HEADER_BYTES, .n = n - HEADER_BYTES }), "way %d: it goes on", way);
+    CHECK(w->ended == -WAL_LOG_WENT_BACK, "way %d: %s", way, wal_strerror(w->ended));
+    int rc = wal_append(w, "orders", "x", 1, NULL, 0, NULL);
+    CHECK(rc == -WAL_LOG_WENT_BACK, "way %d, afterwards: %s", way, wal_strerror(rc));
+    wal_close(w);
+}
+
 int main(int argc, char **argv)
 {
     double seconds = argc > 1 ? strtod(argv[1], NULL) : 3;
@@ -490,6 +526,8 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     for (int way = 0; way < 8; way++)
         hostile_socket(way);
+    for (int way = 0; way < 3; way++)
+        log_that_went_back(way);
     garbage(2000);
     fuzz(seconds);
     if (failures == 0)
