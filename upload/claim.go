@@ -91,6 +91,7 @@ const (
 func Claim(ctx context.Context, s store.Store, c Claimant) (*Claimed, error) {
 	ctx = store.WithClass(ctx, store.Upload)
 	wait, attempt := claimRetry, uint64(0)
+	settled := true
 	for {
 		m, err := claimOnce(ctx, s, &c, &attempt)
 		if m != nil {
@@ -99,7 +100,8 @@ func Claim(ctx context.Context, s store.Store, c Claimant) (*Claimed, error) {
 		if err != nil && !tryAgain(err) {
 			return nil, err
 		}
-		if err == nil { // somebody else was quicker: look again at once
+		if err == nil || settled && errors.Is(err, store.ErrUnknownOutcome) {
+			settled = err == nil // somebody else was quicker, or the answer was lost: look again at once
 			continue
 		}
 		select {

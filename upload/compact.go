@@ -23,8 +23,9 @@ type mergeInput struct {
 	alive  *alive // nil: everything is kept
 	ids    []ObjectID
 	// rawBytes is when no further group is taken, and about what an output may have.
-	rawBytes int
-	taken    int // groups that were read
+	rawBytes   int
+	largeBytes int // largeStreamBytes
+	taken      int // groups that were read
 }
 
 // merged is the group that takes the place of the first of the input's.
@@ -70,7 +71,7 @@ func mergeGroups(ctx context.Context, s store.Store, in *mergeInput) (*merged, e
 	if out.taken > 1 {
 		out.group.Level++
 	}
-	large := largest(sizes, len(in.ids)-1)
+	large := in.largest(sizes)
 	b := NewBuilder(first.From)
 	for i := range len(large) + 1 {
 		b.Reset(first.From)
@@ -134,14 +135,14 @@ func addSizes(sizes map[stream.ID]int, o *DataObject) {
 	}
 }
 
-// largest returns the streams that get an object of their own, at most n, ascending. A
-// stream that is alone stays with the journal.
-func largest(sizes map[stream.ID]int, n int) (large []stream.ID) {
+// largest returns the streams that get an object of their own, ascending, one less than
+// there are ids. A stream that is alone stays with the journal.
+func (in *mergeInput) largest(sizes map[stream.ID]int) (large []stream.ID) {
 	if len(sizes) < 2 {
 		return nil
 	}
 	for id, size := range sizes {
-		if size >= largeStreamBytes {
+		if size >= in.largeBytes {
 			large = append(large, id)
 		}
 	}
@@ -151,7 +152,7 @@ func largest(sizes map[stream.ID]int, n int) (large []stream.ID) {
 		}
 		return cmp.Compare(a, b)
 	})
-	large = large[:min(len(large), n)]
+	large = large[:min(len(large), len(in.ids)-1)]
 	slices.Sort(large)
 	return large
 }

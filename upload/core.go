@@ -111,11 +111,12 @@ type Core struct {
 	groups []*pendingGroup // sealed, not in m yet, in order
 	held   int             // bytes of bodies in groups
 
-	retries  retries
-	readDue  int64 // frames, after an error
-	fenced   error
-	upkeep   upkeep
-	counters coreCounters
+	stateEvery uint64 // stateEveryBytes
+	retries    retries
+	readDue    int64 // frames, after an error
+	fenced     error
+	upkeep     upkeep
+	counters   coreCounters
 }
 
 // pendingGroup is a group whose objects are on their way to the store.
@@ -153,7 +154,7 @@ func NewCore(s Settings) *Core {
 	}
 	m := *s.Claimed.Manifest
 	c := &Core{s: s, rng: rand.New(rand.NewPCG(s.Seed, 1)), m: &m, version: s.Claimed.Version, attempts: s.Claimed.Attempts,
-		uploaded: m.Uploaded, durable: m.Uploaded, dataEnd: m.Uploaded, readTo: m.Uploaded, builder: NewBuilder(m.Uploaded)}
+		uploaded: m.Uploaded, durable: m.Uploaded, dataEnd: m.Uploaded, readTo: m.Uploaded, builder: NewBuilder(m.Uploaded), stateEvery: stateEveryBytes}
 	c.needState = m.State == nil
 	for i := range m.Groups {
 		if g := &m.Groups[i]; len(g.Objects) == 0 && (m.State == nil || m.State.Position < g.To) {
@@ -280,7 +281,7 @@ func (c *Core) seal(now Instant) {
 
 // sealState adds the newest complete checkpoint to the group, if it is worth an object.
 func (c *Core) sealState(now Instant, g *pendingGroup) {
-	if c.state == nil || (!c.needState && c.state.Position < c.stateAt+stateEveryBytes) {
+	if c.state == nil || (!c.needState && c.state.Position < c.stateAt+c.stateEvery) {
 		return
 	}
 	alive, err := c.upkeep.joinState(c.state)

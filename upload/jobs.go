@@ -93,7 +93,7 @@ func (u *upkeep) mostlyGone(g *Group) bool {
 }
 
 func (u *upkeep) mergeJob(c *Core, groups []Group) *job {
-	in := mergeInput{node: c.s.Node, log: c.s.Log, epoch: c.s.Epoch, groups: slices.Clone(groups), rawBytes: c.compactBytes()}
+	in := mergeInput{node: c.s.Node, log: c.s.Log, epoch: c.s.Epoch, groups: slices.Clone(groups), rawBytes: c.compactBytes(), largeBytes: u.largeBytes}
 	if u.alive != nil && u.alive.position >= groups[len(groups)-1].To {
 		in.alive = u.alive
 	}

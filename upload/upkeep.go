@@ -34,6 +34,11 @@ type upkeep struct {
 	alive   *alive // as of the state in m, nil until known
 	loading task
 
+	// Limits: lookEvery, dropEvery, inlineBytes, indexFewest, largeStreamBytes.
+	lookEvery, dropEvery     int64 // ns
+	inlineBytes, indexFewest int
+	largeBytes               int
+
 	manifestBytes int
 	seenNS        map[ObjectID]int64 // since when an object is doomed in force, monotonic
 	deleting      task
@@ -65,6 +70,7 @@ func (t *task) start(now Instant) bool {
 }
 
 func (u *upkeep) init(c *Core) {
+	u.lookEvery, u.dropEvery, u.inlineBytes, u.indexFewest, u.largeBytes = int64(lookEvery), int64(dropEvery), inlineBytes, indexFewest, largeStreamBytes
 	u.seenNS, u.skip = map[ObjectID]int64{}, map[uint64]bool{}
 	if c.m.State == nil {
 		u.joins = []Join{}
@@ -284,13 +290,13 @@ func (u *upkeep) plan(c *Core, now Instant) *job {
 		return nil
 	}
 	if u.alive != nil && u.alive != u.dropped && now.NS >= u.dropNS && len(c.m.Groups) > 0 {
-		u.dropped, u.dropNS = u.alive, now.NS+int64(dropEvery)
+		u.dropped, u.dropNS = u.alive, now.NS+u.dropEvery
 		return u.dropJob(c)
 	}
 	if j := u.compactJob(c); j != nil {
 		return j
 	}
-	if u.manifestBytes > inlineBytes && len(c.m.Groups) >= indexFewest {
+	if u.manifestBytes > u.inlineBytes && len(c.m.Groups) >= u.indexFewest {
 		return u.indexJob(c)
 	}
 	u.lookNS = now.NS + int64(lookEvery)

@@ -180,6 +180,12 @@ func (s *Store) Peek(key string) (body []byte, found bool) {
 	return o.body, found
 }
 
+// PeekLocked is Peek for Inject and Watch, which are called with the store locked.
+func (s *Store) PeekLocked(key string) (body []byte, found bool) {
+	o, found := s.objects[key]
+	return o.body, found
+}
+
 // Corrupt lets change an object's bytes; what it returns is what lies there from now on.
 func (s *Store) Corrupt(key string, change func(body []byte) []byte) {
 	s.mu.Lock()
