@@ -4,6 +4,7 @@ import (
 	"errors"
 	"syscall"
 
+	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
@@ -32,6 +33,15 @@ var startCodes = [...]struct {
 	{ringwal.ErrTailChanged, wire.CodeLogFailed},
 	{device.ErrNotADevice, wire.CodeNotOurDevice},
 	{device.ErrTooSmall, wire.CodeNotOurDevice},
+	{fence.ErrForeign, wire.CodeNotOurDevice},
+	{fence.ErrFenced, wire.CodeFenced},
+	{fence.ErrHeld, wire.CodeInUse},
+	{fence.ErrLostRace, wire.CodeInUse},
+	{fence.ErrConflict, wire.CodeInUse},
+	{fence.ErrNotExclusive, wire.CodeInUse},
+	{fence.ErrUnanswered, wire.CodeLogFailed},
+	{fence.ErrFailed, wire.CodeLogFailed},
+	{fence.ErrNotVerified, wire.CodeLogFailed},
 	{uds.ErrInUse, wire.CodeInUse},
 	{syscall.EADDRINUSE, wire.CodeInUse},
 	{uds.ErrPathTooLong, wire.CodeUsage},
