@@ -23,6 +23,9 @@ type FormatOptions struct {
 	StallAfter time.Duration // L; 0: the default
 	Force      bool          // replace a log, whose UUID is ExpectUUID
 	ExpectUUID uuid.UUID
+
+	origin uint64                                         // first position
+	begin  func(device.Device, *ringwal.Superblock) error // completes the log, unless nil, before it gets its name
 }
 
 // Formatted describes a new log.
@@ -124,7 +127,10 @@ func syncDirectory(path string) error {
 
 // write makes dev a new log.
 func write(dev device.Device, o FormatOptions, capacity uint64) (*Formatted, error) {
-	sb, err := ringwal.Format(dev, ringwal.FormatOptions{UUID: uuid.New(), Node: o.Node, StallAfter: o.StallAfter, CapacityBytes: capacity})
+	sb, err := ringwal.Format(dev, ringwal.FormatOptions{UUID: uuid.New(), Node: o.Node, StallAfter: o.StallAfter, CapacityBytes: capacity, Origin: o.origin})
+	if err == nil && o.begin != nil {
+		err = o.begin(dev, sb)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("format %w", atPath(o.Path, err))
 	}

@@ -51,6 +51,16 @@ func joinOf(joins []Join, id stream.ID) *Join {
 	return &joins[i]
 }
 
+// Lost reports whether a lost log took all or some of the positions [from, to) with it.
+func (m *Manifest) Lost(from, to uint64) bool {
+	for i := range m.Retired {
+		if r := &m.Retired[i]; from < r.Origin && r.Uploaded < to {
+			return true
+		}
+	}
+	return false
+}
+
 // FindTimeIn is FindTime for the records of parts.
 func (a *Archive) FindTimeIn(ctx context.Context, parts []Part, ns int64) (offset uint64, found bool, err error) {
 	for _, p := range parts {
@@ -73,4 +83,34 @@ func succeed(joins []Join, successions []stream.Succession) []Join {
 		all = append(all, Join{Stream: s.After, Before: s.Before, At: s.Next})
 	}
 	return all
+}
+
+// ReadParts calls visit with the records of parts, in order, each valid during the call,
+// and missing where records are not there: lost between two parts ([at, at): how many is
+// not known), else trimmed. Errors: those of Scan.Next, visit's and missing's.
+func (a *Archive) ReadParts(ctx context.Context, parts []Part, visit func(*Record) error, missing func(lost bool, from, to uint64) error) error {
+	for i, p := range parts {
+		if i > 0 {
+			if err := missing(true, p.From, p.From); err != nil {
+				return err
+			}
+		}
+		next := p.From
+		err := a.Records(ctx, p.Stream, p.From, p.To, func(r *Record) error {
+			if r.Offset > next {
+				if err := missing(false, next, r.Offset); err != nil {
+					return err
+				}
+			}
+			next = r.Offset + 1
+			return visit(r)
+		})
+		if err != nil {
+			return err
+		}
+		if next < p.To {
+			return problem(ErrManifest, "groups", 0, "no object holds the records [%d, %d) of stream %d", next, p.To, p.Stream)
+		}
+	}
+	return nil
 }

@@ -24,6 +24,7 @@ type readFlags struct {
 	max     uint64
 	follow  bool
 	timeout time.Duration
+	store   storeFlags
 }
 
 // newReadCommand makes `walsidecar read`.
@@ -34,7 +35,8 @@ func newReadCommand(a *app) *cobra.Command {
 		Short: "print the records of a stream, one per line",
 		Long: "Print the payload of each record of the stream, from the first one unless a flag says\n" +
 			"otherwise. Where records are missing, that is said on standard error, or with --json as an\n" +
-			"object with gap, from and to.",
+			"object with gap, from and to. With --store and --node no sidecar is asked: the records are\n" +
+			"those that were uploaded.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runRead(a, cmd, args[0], f) },
 	}
@@ -45,6 +47,7 @@ func newReadCommand(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&f.follow, "follow", false, "wait for more at the end")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", lostAfter, "give up so long after the sidecar was lost; with --follow, never")
 	cmd.MarkFlagsMutuallyExclusive("offset", "since", "last")
+	f.store.add(cmd)
 	addClientFlags(cmd)
 	return cmd
 }
@@ -56,6 +59,9 @@ func runRead(a *app, cmd *cobra.Command, stream string, f readFlags) error {
 	}
 	if cmd.Flags().Changed("max") && f.max == 0 || cmd.Flags().Changed("last") && f.last == 0 && !f.follow {
 		return nil
+	}
+	if f.store.given(cmd) {
+		return readArchived(a, cmd, stream, f)
 	}
 	client, err := dialReader(cmd, f.timeout, f.follow)
 	if err != nil {
