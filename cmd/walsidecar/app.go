@@ -50,7 +50,7 @@ func (a *app) run(args []string) int {
 		newAppendCommand(a), newReadCommand(a), newReplayCommand(a),
 		newStreamsCommand(a), newStreamCommand(a), newTrimCommand(a), newProducerCommand(a),
 		newStatusCommand(a), newWaitReadyCommand(a),
-		newInspectCommand(a), newVerifyCommand(a), newSalvageCommand(a),
+		newInspectCommand(a), newVerifyCommand(a), newSalvageCommand(a), newRestoreCommand(a),
 		newFenceCommand(a), newDoctorCommand(a),
 		newConfigCommand(a), newVersionCommand(a),
 		newBenchCommand(a), newBenchNullCommand(),
