@@ -83,7 +83,7 @@ func newRigOf(t *testing.T, sizeBytes int64) *rig {
 
 func (r *rig) open() {
 	r.t.Helper()
-	if err := makeMissingFile(r.cfg); err != nil {
+	if err := makeMissingFile(context.Background(), r.cfg); err != nil {
 		r.t.Fatal(err)
 	}
 	dev, err := device.Open(r.path, device.OpenOptions{Exclusive: true})

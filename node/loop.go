@@ -56,6 +56,7 @@ func (n *Node) run() {
 	n.loop.trimWanted = true
 	n.loop.lastFrameNS = device.NowNS()
 	n.writers = device.NewWriters(n.dev, WritersInFlight, n.inbox.addWrite)
+	n.startUploads()
 	go n.superblocks()
 	go n.commitLoop()
 }
@@ -206,6 +207,10 @@ func (n *Node) publish() {
 			n.wal.Fail(err)
 			break
 		}
+		if u := n.uploads; u != nil && f.Kind == ringwal.FrameData {
+			u.dataEnd = f.End()
+			u.records += uint64(f.Records)
+		}
 		n.stats.durable(f, now)
 		n.stats.sample(now, f.End())
 		l.answers.release(n, f.End(), f, now)
@@ -213,6 +218,7 @@ func (n *Node) publish() {
 	}
 	if n.wal.Err() == nil {
 		l.answers.release(n, durable, nil, 0)
+		n.advance()
 	}
 }
 

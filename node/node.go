@@ -17,6 +17,8 @@ import (
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/stream"
+	"github.com/walsidecar/walsidecar/upload"
+	"github.com/walsidecar/walsidecar/upload/store"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -61,9 +63,12 @@ const (
 // Config says which log to bring to life, and how.
 type Config struct {
 	Path        string
-	SizeBytes   int64          // of a new file; 0: DefaultFileBytes
-	Node        string         // must match the log's, unless ""
-	Store       string         // URL of the object store, shown in Status; "none": the application trims
+	SizeBytes   int64         // of a new file; 0: DefaultFileBytes
+	Node        string        // must match the log's, unless ""
+	Store       string        // URL of the object store, shown in Status; StoreNone: the application trims
+	Objects     store.Store   // where records go; nil: nowhere. With a Store that is not StoreNone nothing then leaves the log
+	Linger      time.Duration // how long records wait for company on their way to the store; 0: the default
+	Retention   upload.Retention
 	StallAfter  time.Duration  // L; 0: as in the superblock
 	MemoryBytes int64          // budget of the process; the hot tail takes a quarter
 	Profile     device.Profile // makes the device as slow as a cloud volume
@@ -71,6 +76,9 @@ type Config struct {
 	Server      string         // name and version, for Welcome
 	Log         *slog.Logger
 }
+
+// StoreNone is the Config.Store of a log that stays on its device.
+const StoreNone = "none"
 
 // DefaultFileBytes is the size of a log in a file that is made by the first start.
 const DefaultFileBytes = 1 << 30
@@ -89,6 +97,7 @@ type Node struct {
 	pacer     ringwal.Pacer     // of the loop
 	writers   *device.Writers
 	super     chan superblockJob // to the goroutine that writes superblocks and reads for trims
+	uploads   *uploads           // nil: without a store
 
 	inbox   inbox
 	loop    loopState

@@ -36,7 +36,7 @@ const (
 // is written before recovery has succeeded. When Open returns, the log takes
 // appends.
 func Open(ctx context.Context, c Config) (*Node, error) {
-	if err := makeMissingFile(c); err != nil {
+	if err := makeMissingFile(ctx, c); err != nil {
 		return nil, err
 	}
 	dev, err := device.Open(c.Path, device.OpenOptions{Exclusive: true, BusyFor: busyFor})
@@ -58,6 +58,7 @@ func openOn(ctx context.Context, c Config, dev device.Device) (*Node, error) {
 		failed: make(chan error, 1), stopped: make(chan struct{}), superEnd: make(chan struct{}), super: make(chan superblockJob, 1),
 	}
 	if err := n.bringUp(ctx); err != nil {
+		n.stopUploads()
 		if n.tail != nil {
 			_ = n.tail.Close()
 		}
@@ -67,9 +68,12 @@ func openOn(ctx context.Context, c Config, dev device.Device) (*Node, error) {
 }
 
 // makeMissingFile formats a file log that does not exist yet.
-func makeMissingFile(c Config) error {
+func makeMissingFile(ctx context.Context, c Config) error {
 	_, err := os.Stat(c.Path)
 	if err == nil || !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := mayMake(ctx, c); err != nil {
 		return err
 	}
 	made, err := Format(FormatOptions{Path: c.Path, Node: c.Node, SizeBytes: c.SizeBytes, StallAfter: c.StallAfter})
@@ -112,6 +116,9 @@ func (n *Node) bringUp(ctx context.Context) error {
 		return err
 	}
 	n.start.wasClean, n.start.grownBytes = sbs.Newest.Clean, sbs.GrownBytes
+	if err := n.readManifest(ctx, sbs.Newest); err != nil {
+		return err
+	}
 	sbs, state, err := n.recover(sbs)
 	if err != nil {
 		return err
@@ -120,7 +127,7 @@ func (n *Node) bringUp(ctx context.Context) error {
 	if err := n.startEpoch(sbs, state, jump); err != nil {
 		return err
 	}
-	if err := n.firstWrites(state); err != nil {
+	if err := n.firstWrites(ctx, state); err != nil {
 		return err
 	}
 	n.log.Info("log is open", "path", n.cfg.Path, "node", n.welcome.Node, "log_uuid", uuid.UUID(n.welcome.Log).String(),
@@ -189,7 +196,7 @@ type recovered struct {
 // unproven tail once more, since what was only in a cache may be gone.
 func (n *Node) recover(sbs *ringwal.Superblocks) (*ringwal.Superblocks, *recovered, error) {
 	for range recoverTries {
-		state, err := rebuild(n.dev, sbs)
+		state, err := rebuildWith(n.dev, sbs, n.notUploaded())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -285,7 +292,14 @@ func damage(f *ringwal.FrameView, err error) error {
 
 // startEpoch draws the new epoch and builds the running log; it writes nothing.
 func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered, jump bool) error {
-	e := ringwal.Epoch{Number: 1 + sbs.MaxEpoch, BootID: n.boot, Jump: jump, StallAfter: n.cfg.StallAfter,
+	epoch := sbs.MaxEpoch
+	if u := n.uploads; u != nil && u.manifest != nil {
+		if err := u.manifest.Check(sbs.Newest.UUID, state.recovery.End); err != nil {
+			return err
+		}
+		epoch = max(epoch, u.manifest.Epoch)
+	}
+	e := ringwal.Epoch{Number: 1 + epoch, BootID: n.boot, Jump: jump, StallAfter: n.cfg.StallAfter,
 		CheckpointStateBytes: len(state.table.EncodeCheckpoint(nil))}
 	_, _ = rand.Read(e.Incarnation[:]) // never fails
 	tail, err := readcache.NewTail(n.tailBytes(sbs.Newest.Geometry), state.recovery.End)
@@ -299,9 +313,12 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered, jump bool)
 	n.start.epoch = e.Number
 	n.committer = stream.NewCommitter(state.table, n.wal)
 	n.pacer = ringwal.Pacer{QuantumBytes: QuantumBytes, MaxInFlight: WritersInFlight}
+	if err := n.openArchive(n.wal.Superblock()); err != nil {
+		return err
+	}
 	n.reader = reader.New(reader.Config{
 		Device: n.dev, Tail: tail, Superblock: n.wal.Superblock(), Directory: stream.NewDirectory(state.table),
-		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(),
+		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(), Archive: n.archive(),
 	})
 	n.fillWelcome(n.wal.Superblock())
 	return nil
@@ -314,10 +331,14 @@ func (n *Node) tailBytes(g ringwal.Geometry) int {
 	return max(int(n.cfg.MemoryBytes/tailShare), least)
 }
 
-// firstWrites makes the epoch durable: its superblock, then its first checkpoint,
-// then, for a new log, the superblock that says so. Only then may doors open.
-func (n *Node) firstWrites(state *recovered) error {
+// firstWrites makes the epoch durable: its superblock, its claim of the manifest, then
+// its first checkpoint, then, for a new log, the superblock that says so. Only then may
+// doors open.
+func (n *Node) firstWrites(ctx context.Context, state *recovered) error {
 	if err := n.writeSuperblocks(); err != nil {
+		return err
+	}
+	if err := n.claim(ctx, state.recovery.End); err != nil {
 		return err
 	}
 	if !state.recovery.CheckpointIsLast {

@@ -93,9 +93,8 @@ func (n *Node) mayTrim() bool {
 // tryTrim starts a trim if it is worth one, or the checkpoint that makes it so.
 func (n *Node) tryTrim() {
 	l := &n.loop
-	mark, _ := n.wal.NewestCheckpoint()
 	head := n.wal.Head()
-	l.plan, l.plannedAt, l.plannedNS = n.reader.PlanTrim(mark.Start), head, l.nowNS
+	l.plan, l.plannedAt, l.plannedNS = n.trimPlan(), head, l.nowNS
 	wrote, err := n.committer.MaybeCheckpoint(l.plan.Records)
 	if err != nil && !errors.Is(err, ringwal.ErrWait) && !errors.Is(err, ringwal.ErrFull) {
 		n.log.Warn("checkpoint refused", "error", err)
@@ -124,7 +123,14 @@ func (n *Node) freesSoon() bool {
 	if n.mayTrim() && (l.trimWanted || l.plannedAt != n.wal.Head()) {
 		n.tryTrim()
 	}
-	return l.superBusy || l.trimWanted || !n.wal.SuperblockInForce()
+	if l.superBusy || l.trimWanted || !n.wal.SuperblockInForce() {
+		return true
+	}
+	if n.uploadsFree() {
+		l.wakeAt(l.nowNS + int64(TickAfter)) // whether they still do
+		return true
+	}
+	return false
 }
 
 // explainFull names the stream that pins the log, where the application is the one
@@ -132,8 +138,8 @@ func (n *Node) freesSoon() bool {
 func (n *Node) explainFull(e *wire.Error) {
 	plan := &n.loop.plan
 	switch {
-	case n.cfg.Store != "none":
-		e.Hint = fmt.Sprintf("the store %s is not served by this version, so nothing leaves the log: start with WALSIDECAR_STORE=none and trim, or use a larger log (WALSIDECAR_WAL_SIZE)", n.cfg.Store)
+	case n.cfg.Store != StoreNone:
+		e.Hint = n.explainStore()
 	case plan.Pinned != 0:
 		e.Known |= wire.FlagStream | wire.FlagOffset
 		e.Stream, e.Offset, e.Name = uint64(plan.Pinned), plan.PinnedFirst, plan.PinnedName

@@ -33,10 +33,12 @@ type Status struct {
 	// log does not grow.
 	SecondsToFull *uint64 `json:"time_to_full_s,omitempty"`
 
-	Store       string `json:"store"`
-	StoreNote   string `json:"store_note,omitempty"`
-	PinnedBy    string `json:"pinned_by_stream,omitempty"` // holds the trim position
-	PinnedFirst uint64 `json:"pinned_first_offset,omitempty"`
+	Store     string `json:"store"`
+	StoreNote string `json:"store_note,omitempty"`
+	// Uploads is absent without a store.
+	Uploads     *StatusUploads `json:"uploads,omitempty"`
+	PinnedBy    string         `json:"pinned_by_stream,omitempty"` // holds the trim position
+	PinnedFirst uint64         `json:"pinned_first_offset,omitempty"`
 
 	Streams          int    `json:"streams"`
 	NamedProducers   int    `json:"named_producers"`
@@ -105,8 +107,7 @@ func (n *Node) Status() *Status {
 func (n *Node) status() *Status {
 	g, plan := n.wal.Geometry(), n.loop.plan
 	if n.committer.Table().Streams() <= statusPlanStreams {
-		mark, _ := n.wal.NewestCheckpoint()
-		plan = n.reader.PlanTrim(mark.Start)
+		plan = n.trimPlan()
 	}
 	named, sessions := n.committer.Table().Producers()
 	room := n.committer.AppendRoom()
@@ -114,7 +115,7 @@ func (n *Node) status() *Status {
 		LogUUID: uuid.UUID(n.welcome.Log).String(), Node: n.welcome.Node, Path: n.cfg.Path, Epoch: n.start.epoch,
 		TrimPosition: n.wal.Trim(), DurablePosition: n.wal.Durable(), HeadPosition: n.wal.Head(),
 		CapacityBytes: g.CapacityBytes, UsedBytes: n.wal.Used(), RoomBytes: room,
-		Store: n.cfg.Store, StoreNote: n.storeNote(), PinnedBy: plan.PinnedName, PinnedFirst: plan.PinnedFirst,
+		Store: n.cfg.Store, StoreNote: n.storeNote(), Uploads: n.uploadStatus(), PinnedBy: plan.PinnedName, PinnedFirst: plan.PinnedFirst,
 		Streams: n.committer.Table().Streams(), NamedProducers: named, SessionProducers: sessions,
 		FramesInFlight: n.wal.InFlight(), Appends: n.stats.Appends.Load(), PayloadBytes: n.stats.PayloadBytes.Load(),
 		DeviceWrites: n.stats.DeviceWrites.Load(), DeviceBytes: n.stats.DeviceBytes.Load(),
@@ -161,10 +162,13 @@ func (n *Node) fence() string {
 
 // storeNote says what the named store means to this version.
 func (n *Node) storeNote() string {
-	if n.cfg.Store == "none" {
+	switch {
+	case n.cfg.Store == StoreNone:
 		return "no store: the application trims; a full log refuses appends"
+	case n.uploads == nil:
+		return "running without the store: all data stays in the log, and a full log refuses appends"
 	}
-	return "this version does not upload: all data stays in the log, and a full log refuses appends"
+	return ""
 }
 
 // StatusJSON is the document of Status, for clients.

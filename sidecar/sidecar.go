@@ -26,6 +26,8 @@ import (
 	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/sidecar/settings"
 	"github.com/walsidecar/walsidecar/uds"
+	"github.com/walsidecar/walsidecar/upload"
+	"github.com/walsidecar/walsidecar/upload/store"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -51,6 +53,8 @@ type Options struct {
 	Profile  device.Profile // makes the device as slow as a volume type; for measurements
 	Child    []string       // command that runs beside the sidecar, nil for none
 	Log      *slog.Logger
+	// WithoutStore serves the log though its store is not there: nothing leaves it.
+	WithoutStore bool
 }
 
 // process is a running sidecar.
@@ -70,6 +74,7 @@ type process struct {
 	child    *child
 	doorDone chan error
 	doors    sync.Once // closes them
+	requests store.Counters
 }
 
 // phase is where in its life the process is.
@@ -136,6 +141,9 @@ func (p *process) open(ctx context.Context) error {
 		return err
 	}
 	budget := session.NewBudget(int64(p.Settings.Memory) / sessionShare)
+	if target.store != settings.NoStore {
+		budget = session.NewBudget(int64(p.Settings.Memory) / sessionShare / 4 * 3) // the rest is for uploads
+	}
 	server := "walsidecar " + ThisBuild().Version
 	p.host = session.NewHost(session.Options{Log: p.hosted, Budget: budget, Server: server, Logger: p.Log, Waiting: shm.Waitings[p.Settings.ShmWait]})
 	if err := p.openDoors(budget); err != nil {
@@ -157,8 +165,15 @@ func (p *process) open(ctx context.Context) error {
 		case <-opened:
 		}
 	}()
+	objects, err := p.openStore(ctx, target)
+	if err != nil {
+		return err
+	}
+	probed := p.probe(ctx, objects)
 	n, err := node.Open(ctx, node.Config{
 		Path: target.path, SizeBytes: int64(p.Settings.WALSize), Node: string(p.Settings.Node), Store: string(target.store),
+		Objects: objects, Linger: p.Settings.Linger,
+		Retention: upload.Retention{Age: p.Settings.RetentionAge, Bytes: uint64(p.Settings.RetentionBytes)},
 		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
 		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
 	})
@@ -170,6 +185,9 @@ func (p *process) open(ctx context.Context) error {
 		return err
 	}
 	p.node.Store(n)
+	if err := <-probed; err != nil {
+		return errors.Join(err, p.shutDown(n))
+	}
 	p.sayWhatHolds(target, n)
 	return nil
 }
@@ -196,8 +214,8 @@ func (p *process) sayWhatHolds(t *target, n *node.Node) {
 	if t.isDevice {
 		p.Log.Warn("nothing fences an earlier owner in this version: exclusivity rests on the volume being attached to one host at a time", "fence", "attach")
 	}
-	if t.store != settings.NoStore {
-		p.Log.Warn("this version does not upload: records stay in the log, and a full log refuses appends", "store", string(t.store))
+	if p.WithoutStore && t.store != settings.NoStore {
+		p.Log.Warn("running without the store: records stay in the log, and a full log refuses appends", "store", string(t.store))
 	}
 }
 

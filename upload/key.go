@@ -107,3 +107,28 @@ func ParseKey(node, key string) (Kind, ObjectID, bool) {
 	}
 	return 0, ObjectID{}, false
 }
+
+// NodeOfManifest tells whose manifest a key of the store's root is; false for other keys.
+func NodeOfManifest(key string) (node string, ok bool) {
+	parts := strings.Split(key, "/")
+	if len(parts) != 3 || parts[2] != "manifest" {
+		return "", false
+	}
+	var b strings.Builder
+	for rest := parts[1]; rest != ""; {
+		c := rest[0]
+		rest = rest[1:]
+		if c == '=' {
+			var one [1]byte
+			if len(rest) < 2 {
+				return "", false
+			}
+			if _, err := hex.Decode(one[:], []byte(rest[:2])); err != nil {
+				return "", false
+			}
+			c, rest = one[0], rest[2:]
+		}
+		b.WriteByte(c)
+	}
+	return b.String(), ManifestKey(b.String()) == key
+}

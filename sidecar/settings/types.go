@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/walsidecar/walsidecar/upload/store"
 )
 
 // Size is a number of bytes, written as a whole decimal number with a unit: 512MiB.
@@ -104,50 +105,18 @@ type Store string
 // NoStore is the store of a sidecar whose application trims.
 const NoStore Store = "none"
 
-// s3Options are the parameters that an s3:// URL may carry.
-var s3Options = []string{"endpoint", "region", "path_style"}
-
 // Decode parses text; it is what envconfig calls.
 func (s *Store) Decode(text string) error {
 	scheme, _, hasScheme := strings.Cut(text, "://")
 	switch {
 	case hasScheme && scheme == "s3":
-		if err := checkS3(text); err != nil {
+		if _, err := store.ParseS3(text); err != nil {
 			return err
 		}
 	case hasScheme:
 		return fmt.Errorf("unknown scheme %q", scheme+"://")
 	}
 	*s = Store(text)
-	return nil
-}
-
-// checkS3 checks the shape of an s3:// URL. Its errors do not hold the URL's user part:
-// a secret has no place there, and less so in a log.
-func checkS3(text string) error {
-	u, err := url.Parse(text)
-	if err != nil {
-		return errors.New("not a URL")
-	}
-	if u.User != nil {
-		return errors.New("credentials do not belong in the URL")
-	}
-	if u.Host == "" {
-		return errors.New("it names no bucket")
-	}
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return errors.New("its parameters are malformed")
-	}
-	for name := range query {
-		if _, ok := nearest(name, s3Options, 0); !ok {
-			known, _ := nearest(name, s3Options, len(name))
-			return fmt.Errorf("unknown parameter %q, did you mean %q?", name, known)
-		}
-	}
-	if style := query.Get("path_style"); style != "" && style != "true" && style != "false" {
-		return errors.New("path_style is true or false")
-	}
 	return nil
 }
 
