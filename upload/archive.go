@@ -139,19 +139,6 @@ func (v *view) at(position uint64) int {
 	return from
 }
 
-// names reports whether a group of the view has the object.
-func (v *view) names(id ObjectID) bool {
-	for i := range v.groups() {
-		g := v.group(i)
-		for j := range g.Objects {
-			if g.Objects[j].ID == id {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // look returns the newest view, with the index object read where it was not yet.
 func (a *Archive) look(ctx context.Context) (*view, error) {
 	select {
