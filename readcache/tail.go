@@ -96,6 +96,9 @@ func (t *Tail) Publish(durable uint64) {
 	t.published.Store(durable)
 }
 
+// Low is the lowest position whose bytes are intact. It only grows.
+func (t *Tail) Low() uint64 { return t.low.Load() }
+
 // Holds reports whether the bytes of [from, from+n) were intact and readable
 // when it looked.
 func (t *Tail) Holds(from uint64, n int) bool {

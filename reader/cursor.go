@@ -46,6 +46,7 @@ type Cursor struct {
 	r     *Reader
 	q     Query
 	walk  walker
+	cold  coldScan
 	items stream.ItemReader
 
 	next     uint64 // offset of the next record to deliver
@@ -53,6 +54,7 @@ type Cursor struct {
 	until    uint64 // without Follow: the stream's end when the read began
 	position uint64 // no record from next on lies in a frame below it
 	left     uint64 // records that may still be delivered
+	crossing bool   // next is the first record behind what a lost log held
 	caughtUp bool
 	done     bool
 	records  []Record
@@ -71,13 +73,16 @@ func (r *Reader) Open(q Query) (*Cursor, error) {
 		return nil, err
 	}
 	c := &Cursor{r: r, q: q, walk: walker{r: r}, until: info.Next, left: q.MaxRecords, since: math.MinInt64}
+	c.cold.r, c.cold.turn.of = r, &r.scans
 	if c.left == 0 {
 		c.left = math.MaxUint64
 	}
 	switch q.From.Kind {
 	case FromTime:
 		c.next, c.since = info.First, int64(min(q.From.Value, math.MaxInt64))
-		c.position, _ = r.index.FindTime(q.Stream, c.since)
+		if r.archive == nil {
+			c.position, _ = r.index.FindTime(q.Stream, c.since)
+		}
 	case FromLast:
 		c.next = max(info.First, info.Next-min(info.Next, q.From.Value))
 	default:
@@ -86,17 +91,23 @@ func (r *Reader) Open(q Query) (*Cursor, error) {
 	return c, nil
 }
 
-// Close frees the cursor's memory; what it returned is no longer valid.
-func (c *Cursor) Close() { c.walk.close() }
+// Close frees the cursor's memory and ends its requests; what it returned is no longer
+// valid.
+func (c *Cursor) Close() {
+	c.walk.close()
+	c.cold.close()
+}
 
 // NextOffset is the offset to go on from with a new read.
 func (c *Cursor) NextOffset() uint64 { return c.next }
 
 // Next returns what comes next: records of about maxBytes (at least one), a gap,
 // or, when following, CaughtUp once per catching up and a Heartbeat every
-// HeartbeatEvery; End, again and again, when nothing more will come. It waits only
-// when following. The error is ctx's, the reason why the log stopped, or a
-// damaged frame.
+// HeartbeatEvery; End, again and again, when nothing more will come. It waits when
+// following, and for the store: what is neither in memory nor on the device comes from
+// there, after a wait for a turn where it reads ahead (MaxColdScans). The error is
+// ctx's, the reason why the log stopped, a damaged frame (ErrUnreadable), or that of the
+// store: ErrStore, after which Next may be called again, or ErrLost.
 func (c *Cursor) Next(ctx context.Context, maxBytes int) (Event, error) {
 	for !c.done {
 		if err := ctx.Err(); err != nil {
@@ -113,14 +124,17 @@ func (c *Cursor) Next(ctx context.Context, maxBytes int) (Event, error) {
 			return Event{}, v.err
 		case c.next < v.info.First:
 			e := c.gap(Trimmed, v.info.First, v)
-			c.next = v.info.First
+			c.next, c.crossing = v.info.First, false
 			return e, nil
+		case c.crossing && c.left > 0:
+			c.crossing = false
+			return c.gap(DataLost, c.next, v), nil
 		case c.left == 0 || (!c.q.Follow && c.next >= c.until):
 			c.done = true
 		case c.next < v.info.Next:
 			c.caughtUp = false
-			e, err := c.scan(v, maxBytes)
-			if errors.Is(err, errTrimmed) || (err == nil && len(e.Records) == 0) {
+			e, err := c.find(ctx, &v, maxBytes)
+			if errors.Is(err, errTrimmed) || (err == nil && e.Kind == 0) {
 				continue
 			}
 			return e, err
@@ -147,14 +161,27 @@ func (c *Cursor) gap(kind GapKind, to uint64, v view) Event {
 	return Event{Kind: Gap, Gap: Missing{Kind: kind, From: c.next, To: to}, Durable: v.durable}
 }
 
+// find returns records, from where they are. An Event of no kind: look again.
+func (c *Cursor) find(ctx context.Context, v *view, maxBytes int) (Event, error) {
+	if !v.local {
+		return c.fetch(ctx, v, maxBytes)
+	}
+	c.cold.close()
+	return c.scan(v, maxBytes)
+}
+
 // view is one consistent look at the durable state.
 type view struct {
-	info     stream.StreamInfo
-	err      error
-	failed   error
-	durable  uint64
-	position uint64
-	version  uint64
+	info    stream.StreamInfo
+	err     error
+	failed  error
+	durable uint64
+	version uint64
+
+	local    bool   // a walk from position finds the next record, without the store
+	position uint64 // no record from next on lies in a frame below it
+	gone     bool   // the next record is certainly not on the device any more
+	heldFrom uint64 // records from this offset on are on the device
 }
 
 func (c *Cursor) look() view {
@@ -162,17 +189,37 @@ func (c *Cursor) look() view {
 	defer c.r.mu.RUnlock()
 	info, err := c.r.dir.Lookup(c.q.Stream)
 	v := view{info: info, err: err, failed: c.r.failed, durable: c.r.durable, version: c.r.version}
-	v.position = max(c.position, c.r.check.Next(c.r.trim))
+	if c.r.archive != nil {
+		c.locate(&v)
+		return v
+	}
+	v.local, v.position = true, max(c.position, c.r.check.Next(c.r.trim))
 	if at, ok := c.r.index.Find(c.q.Stream, c.next); ok {
 		v.position = max(v.position, at)
 	}
 	return v
 }
 
+// locate finds out where the next record is to be read. Called with r.mu held.
+func (c *Cursor) locate(v *view) {
+	at := c.r.index.Locate(c.q.Stream, c.next)
+	if c.since != math.MinInt64 {
+		switch t := c.r.index.LocateTime(c.q.Stream, c.since); {
+		case t.Where == stream.Held:
+			at, c.next = t, max(c.next, t.Offset)
+		case c.next < t.HeldFrom:
+			at = t // an older one than the index knows of may be new enough
+		}
+	}
+	v.position = max(c.position, at.Position)
+	v.local = c.r.reaches(v.position) && c.r.part(c.q.Stream, c.next).id == c.q.Stream
+	v.gone, v.heldFrom = at.Where == stream.Gone, at.HeldFrom
+}
+
 // scan walks frames from v.position until records were found and the next frame
-// is not in memory yet, or maxBytes are reached. No records and no error: look
-// again, from further on.
-func (c *Cursor) scan(v view, maxBytes int) (Event, error) {
+// is not in memory yet, or maxBytes are reached. An Event of no kind: look again,
+// from further on.
+func (c *Cursor) scan(v *view, maxBytes int) (Event, error) {
 	c.records = c.records[:0]
 	position, bytes := v.position, 0
 	for position < v.durable {
@@ -201,8 +248,15 @@ func (c *Cursor) scan(v view, maxBytes int) (Event, error) {
 		}
 	}
 	c.position = min(position, v.durable)
-	if len(c.records) == 0 && c.position >= v.durable && c.since == math.MinInt64 {
-		return Event{}, c.walk.unreadable(v.position, "its stream's records")
+	if len(c.records) == 0 {
+		if c.position < v.durable {
+			return Event{}, nil
+		}
+		if c.since == math.MinInt64 {
+			return Event{}, c.walk.unreadable(v.position, "its stream's records")
+		}
+		c.next = max(c.next, v.info.Next) // all are older
+		return Event{}, nil
 	}
 	return Event{Kind: Records, Records: c.records, Durable: v.durable}, nil
 }
@@ -229,15 +283,16 @@ func (c *Cursor) take(f *ringwal.FrameView, end uint64, maxBytes int, bytes *int
 			if rec.Stream != c.q.Stream || rec.Offset < c.next {
 				continue
 			}
+			if rec.Offset != c.next && c.since == math.MinInt64 {
+				return false, c.walk.unreadable(f.Position, "the order of its records")
+			}
 			if !c.q.Follow && rec.Offset >= c.until {
+				c.next = c.until
 				return true, nil
 			}
 			if rec.Timestamp < c.since {
 				c.next = rec.Offset + 1
 				continue
-			}
-			if rec.Offset != c.next && c.since == math.MinInt64 {
-				return false, c.walk.unreadable(f.Position, "the order of its records")
 			}
 			size := recordOverheadBytes + len(rec.Payload) + len(rec.Headers)
 			if *bytes > 0 && *bytes+size > maxBytes || c.left == 0 {

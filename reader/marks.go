@@ -44,6 +44,15 @@ func (m *Marks) below(position uint64) (uint64, bool) {
 	return m.at[i-1], true
 }
 
+// above returns the oldest mark at or above position, false when there is none.
+func (m *Marks) above(position uint64) (uint64, bool) {
+	i := sort.Search(len(m.at), func(i int) bool { return m.at[i] >= position })
+	if i == len(m.at) {
+		return 0, false
+	}
+	return m.at[i], true
+}
+
 // trim drops the marks below position.
 func (m *Marks) trim(position uint64) {
 	i := sort.Search(len(m.at), func(i int) bool { return m.at[i] >= position })

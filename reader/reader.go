@@ -1,10 +1,21 @@
 // Package reader is the one read path of a log: the hot tail in memory, else the
-// device. It shows durable records only, as a durable prefix of each stream.
+// device, else the object store, through a cache of cold blocks. It shows durable records
+// only, as a durable prefix of each stream, and never asks the store for what the device
+// or the tail has.
 //
 // Reader keeps its own durable view (directory of streams, sparse index), fed by
 // the commit loop with every frame that became durable, in order. A cursor owns
 // its memory; nothing here ever makes the commit loop wait for a reader longer
 // than one map look-up.
+//
+// # The border
+//
+// What a log with a store has trimmed is in its archive: the manifest was committed and
+// handed over before. So everything below the trim position can be read there, and
+// whatever can be read there and not below is the same record. A read decides anew
+// before every step where its next record lies, and whatever it has read meanwhile, it
+// has read; how the border moves under it does not matter. The tail reaches below the
+// trim position where uploads are quick, and the index with it.
 package reader
 
 import (
@@ -48,9 +59,10 @@ type GapKind uint8
 
 // The kinds of gap.
 const (
-	Trimmed GapKind = iota + 1 // removed by trim or retention; reading goes on at To
-	Deleted                    // the stream was deleted; nothing follows
-	Sealed                     // the stream was sealed; nothing follows
+	Trimmed  GapKind = iota + 1 // removed by trim or retention; reading goes on at To
+	Deleted                     // the stream was deleted; nothing follows
+	Sealed                      // the stream was sealed; nothing follows
+	DataLost                    // gone with a lost log; how many records is not known where To is From
 )
 
 // Missing is a range [From, To) that a reader will never see: offsets of a stream
@@ -90,6 +102,11 @@ type Reader struct {
 	check *ringwal.FrameChecker
 	geo   ringwal.Geometry
 
+	archive *upload.Archive           // nil: no store
+	joins   map[stream.ID]upload.Join // by the stream that goes on
+	scans   turns                     // of cursors, in the store
+	replays turns
+
 	mu      sync.RWMutex
 	dir     *stream.Directory
 	index   *stream.Index
@@ -125,11 +142,16 @@ type Config struct {
 
 // New returns the reader of a log that was recovered up to c.Durable.
 func New(c Config) *Reader {
-	return &Reader{
+	r := &Reader{
+		archive: c.Archive, joins: map[stream.ID]upload.Join{}, scans: turns{free: MaxColdScans}, replays: turns{free: MaxColdReplays},
 		dev: c.Device, tail: c.Tail, check: ringwal.NewFrameChecker(c.Superblock), geo: c.Superblock.Geometry,
 		dir: c.Directory, index: c.Index, marks: c.Marks, durable: c.Durable, trim: c.Superblock.Trim, origin: c.Superblock.Origin,
 		changed: make(chan struct{}),
 	}
+	for _, j := range c.Joins {
+		r.joins[j.Stream] = j
+	}
+	return r
 }
 
 // Publish takes a frame that became durable; frames come in log order. body is
@@ -160,13 +182,15 @@ func (r *Reader) apply(position uint64, body []byte) error {
 	return r.items.Err()
 }
 
-// SetTrim says that the log now begins at trim.
+// SetTrim says that the log now begins at trim. With a store, the archive must have been
+// given a manifest that holds everything below before.
 func (r *Reader) SetTrim(trim uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.trim = trim
-	r.index.TrimLog(trim)
-	r.marks.trim(trim)
+	kept := r.kept(trim)
+	r.index.TrimLog(kept)
+	r.marks.trim(kept)
 	r.wake()
 }
 

@@ -71,6 +71,9 @@ func (w *walker) bytes(position uint64, need int, durable uint64) ([]byte, error
 		w.have, w.raw = got, false
 		return w.buf[:got], nil
 	}
+	if position < w.r.Trim() {
+		return nil, errTrimmed // only the tail had it, a moment ago
+	}
 	if n < need {
 		return nil, w.unreadable(position, "its length")
 	}

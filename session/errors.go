@@ -37,7 +37,9 @@ var codes = [...]struct {
 
 	{device.ErrReservationConflict, wire.CodeFenced},
 	{device.ErrInUse, wire.CodeInUse},
+	{reader.ErrStore, wire.CodeStoreUnavailable},
 	{reader.ErrUnreadable, wire.CodeDataLost},
+	{reader.ErrLost, wire.CodeDataLost},
 	{stream.ErrDamaged, wire.CodeDamaged},
 	{ringwal.ErrDamaged, wire.CodeDamaged},
 	{ringwal.ErrFull, wire.CodeLogFull},

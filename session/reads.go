@@ -132,7 +132,7 @@ func (s *Session) startRead(h wire.Header, body []byte) error {
 
 var fromKinds = [...]reader.FromKind{wire.FromOffset: reader.FromOffset, wire.FromTime: reader.FromTime, wire.FromLast: reader.FromLast}
 
-var gapKinds = map[reader.GapKind]wire.GapKind{reader.Trimmed: wire.GapTrimmed, reader.Deleted: wire.GapDeleted, reader.Sealed: wire.GapSealed}
+var gapKinds = map[reader.GapKind]wire.GapKind{reader.Trimmed: wire.GapTrimmed, reader.Deleted: wire.GapDeleted, reader.Sealed: wire.GapSealed, reader.DataLost: wire.GapDataLost}
 
 // clampCredit keeps sums of credit within an int64.
 func clampCredit(bytes uint64) int64 { return int64(min(bytes, math.MaxInt64/2)) }

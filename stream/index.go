@@ -1,6 +1,9 @@
 package stream
 
-import "sort"
+import (
+	"math"
+	"sort"
+)
 
 // Index is a sparse map from the offsets and times of every stream to the frames
 // that hold them. It is bounded: at its limit of entries it forgets every second one
@@ -16,6 +19,7 @@ type indexedStream struct {
 	id      ID
 	entries []indexEntry // ascending by offset and by position
 	next    uint64       // behind the last record seen
+	moved   bool         // entries[0] was moved up by TrimLog: its record lies lower
 }
 
 // indexEntry says that no record of the stream from offset on lies below the frame
@@ -110,6 +114,7 @@ func (x *Index) drop(s *indexedStream, first uint64) {
 	}
 	if n > 0 {
 		s.entries = s.entries[n:]
+		s.moved = false
 		x.entries -= n
 	}
 }
@@ -146,6 +151,67 @@ func (x *Index) FindTime(id ID, timestamp int64) (framePosition uint64, found bo
 	return s.entries[max(n-1, 0)].position, true
 }
 
+// Where says where a record lies, as far as an index knows.
+type Where uint8
+
+// The answers of Locate.
+const (
+	Gone   Where = iota // below what TrimLog was told
+	Unsure              // one or the other
+	Held                // above it
+)
+
+// Located is what Locate and LocateTime found.
+type Located struct {
+	Where Where
+	// Position is as for Find, where the record is Held.
+	Position uint64
+	// Offset is at or below that of the record, where it is Held by time.
+	Offset uint64
+	// HeldFrom is an offset from which on records are Held; MaxUint64: none that the
+	// index knows.
+	HeldFrom uint64
+}
+
+// Locate tells where the record lies, of a stream that has it, in a log whose trimmed
+// part is kept elsewhere.
+func (x *Index) Locate(id ID, offset uint64) Located {
+	s := x.streams[id]
+	if s == nil {
+		return Located{HeldFrom: math.MaxUint64}
+	}
+	return s.located(s.search(offset), x.step)
+}
+
+// LocateTime is Locate for the first record of the stream whose timestamp is at least
+// timestamp, if there is one.
+func (x *Index) LocateTime(id ID, timestamp int64) Located {
+	s := x.streams[id]
+	if s == nil {
+		return Located{HeldFrom: math.MaxUint64}
+	}
+	return s.located(sort.Search(len(s.entries), func(i int) bool { return s.entries[i].timestamp >= timestamp }), x.step)
+}
+
+// located tells about records at or behind entry n−1, and before entry n.
+func (s *indexedStream) located(n int, step uint64) Located {
+	l := Located{HeldFrom: math.MaxUint64}
+	first := 0
+	if s.moved {
+		first = 1
+	}
+	if first < len(s.entries) {
+		l.HeldFrom = s.entries[first].offset
+	}
+	switch {
+	case n > first:
+		l.Where, l.Position, l.Offset = Held, s.entries[n-1].position, s.entries[n-1].offset
+	case n == 1 && step > 0:
+		l.Where = Unsure // with a step, an entry stands for records of later frames too
+	}
+	return l
+}
+
 // TrimLog forgets what lies below position, the start of a frame: the log was
 // trimmed to it.
 func (x *Index) TrimLog(position uint64) {
@@ -155,6 +221,7 @@ func (x *Index) TrimLog(position uint64) {
 			continue
 		}
 		// Records between this entry and the next may remain: it moves up instead.
+		s.moved = s.entries[n-1].position < position || s.moved && n == 1
 		s.entries = s.entries[n-1:]
 		s.entries[0].position = position
 		x.entries -= n - 1
