@@ -49,8 +49,8 @@ func (a *app) run(args []string) int {
 		newServeCommand(a), newFormatCommand(a),
 		newAppendCommand(a), newReadCommand(a), newReplayCommand(a),
 		newStreamsCommand(a), newStreamCommand(a), newTrimCommand(a), newProducerCommand(a),
-		newStatusCommand(a), newWaitReadyCommand(a),
-		newInspectCommand(a), newVerifyCommand(a), newSalvageCommand(a), newRestoreCommand(a),
+		newStatusCommand(a), newFlushCommand(a), newWaitReadyCommand(a),
+		newInspectCommand(a), newVerifyCommand(a), newSalvageCommand(a), newRestoreCommand(a), newGCCommand(a),
 		newFenceCommand(a), newDoctorCommand(a),
 		newConfigCommand(a), newVersionCommand(a),
 		newBenchCommand(a), newBenchNullCommand(),
@@ -107,6 +107,8 @@ func explain(err error) errorReport {
 	case errors.Is(err, errNotReady):
 		const hint = "is the sidecar running, and the socket path right?"
 		return report(wire.CodeNotReady, strings.Replace(err.Error(), "; "+hint, "", 1), hint)
+	case errors.Is(err, errNoUploads):
+		return errorReport{wire.CodeStoreUnavailable.String(), err.Error(), "WALSIDECAR_STORE says where records go; status has it", wire.ExitStore}
 	case errors.As(err, &fromSidecar):
 		// Its text ends in the hint, which is shown apart.
 		return report(fromSidecar.Code, strings.Replace(err.Error(), "; "+fromSidecar.Hint, "", 1), fromSidecar.Hint)
