@@ -69,8 +69,8 @@ func (a *alive) Swap(i, j int) {
 	a.firsts[i], a.firsts[j] = a.firsts[j], a.firsts[i]
 }
 
-// newAlive decodes a checkpoint. The streams of lost logs that joins lead to are kept
-// whole as long as the stream that goes on is. It returns the joins that are left, too.
+// newAlive decodes a checkpoint. Of the streams of lost logs that joins lead to, what the
+// stream that goes on still has is kept. It returns the joins that are left, too.
 func newAlive(s *State, joins []Join) (*alive, []Join, error) {
 	table, err := stream.DecodeCheckpoint(s.Checkpoint, MaxStateBytes)
 	if err != nil {
@@ -89,19 +89,23 @@ func newAlive(s *State, joins []Join) (*alive, []Join, error) {
 	}
 	sort.Sort(a)
 	// From the newest join on: the stream before may itself go on where another ended.
-	kept := map[stream.ID]bool{}
+	kept := map[stream.ID]uint64{}
 	left := make([]Join, len(joins))
 	n := len(joins)
 	for i := len(joins) - 1; i >= 0; i-- {
 		j := joins[i]
-		if _, found := a.first(j.Stream); found || kept[j.Stream] {
-			kept[j.Before] = true
+		first, found := a.first(j.Stream)
+		if !found {
+			first, found = kept[j.Stream]
+		}
+		if found && first < j.At {
+			kept[j.Before] = first
 			n--
 			left[n] = j
 		}
 	}
-	for id := range kept {
-		a.ids, a.firsts = append(a.ids, id), append(a.firsts, 0)
+	for id, first := range kept {
+		a.ids, a.firsts = append(a.ids, id), append(a.firsts, first)
 	}
 	sort.Sort(a)
 	return a, left[n:], nil

@@ -37,6 +37,7 @@ type uploadWorld struct {
 	epoch    uint64   // of the manifest in the store
 	commits  int
 	stop     func() bool // ends a run early
+	slow     bool        // one frame at a time, and an upload of nearly each
 }
 
 // owner is one run of the uploader.
@@ -216,7 +217,7 @@ func (w *uploadWorld) start() (*owner, error) {
 	o.core = NewCore(settings)
 	o.core.stateEvery = 32 << 10
 	u := &o.core.upkeep
-	u.lookEvery, u.dropEvery, u.inlineBytes, u.indexFewest, u.largeBytes = 1, 1, 3000, 8, 8<<10
+	u.lookEvery, u.dropEvery, u.inlineBytes, u.indexFewest, u.largeBytes = 1, 1, 800, 4, 8<<10
 	w.owners = append(w.owners, o)
 	return o, nil
 }
@@ -277,22 +278,47 @@ func (w *uploadWorld) drive() {
 		if w.s.OnTheirWay() > 0 && w.random.IntN(20) == 0 {
 			w.s.Land(w.random.IntN(w.s.OnTheirWay()))
 		}
+		newest := w.owners[len(w.owners)-1]
 		if o.step() {
-			idle = 0
+			if o == newest {
+				idle = 0
+			}
 			continue
 		}
-		newest := w.owners[len(w.owners)-1]
 		if idle++; idle > 20*len(w.owners) && w.allDurable() && newest.core.Uploaded() >= w.dataEnd && newest.quiet() {
 			return
 		}
-		if w.random.IntN(3) == 0 {
-			w.advance(1 + w.random.IntN(3))
-		}
-		w.nowNS += 1 + w.random.Int64N(int64(400*time.Millisecond))
+		w.pass()
 	}
 	c := w.owners[len(w.owners)-1].core
 	w.t.Fatalf("the uploader does not come to an end: %s; %d changes, %d in force, job %v, %d doomed, %d groups waiting, held %d, durable %d, readTo %d, retries %v, counters %+v",
 		w, c.changes, c.said, c.upkeep.job, len(c.m.Doomed), len(c.groups), c.held, c.durable, c.readTo, c.retries.err, c.counters)
+}
+
+// pass lets time pass: to where somebody wants to be woken, or frames become durable. An
+// owner that sleeps too long makes no progress here.
+func (w *uploadWorld) pass() {
+	wake := int64(0)
+	for _, o := range w.owners {
+		if at := o.core.WakeAt(w.now()); !o.dead && at != 0 && (wake == 0 || at < wake) {
+			wake = at
+		}
+	}
+	more := w.random.IntN(3) == 0 || w.slow && wake == 0
+	if wake != 0 && (!more || w.random.IntN(2) == 0) {
+		w.nowNS = max(w.nowNS, wake)
+	} else {
+		w.nowNS += w.random.Int64N(int64(100 * time.Millisecond))
+		if wake != 0 {
+			w.nowNS = min(w.nowNS, wake)
+		}
+	}
+	switch {
+	case w.slow && more:
+		w.advance(1)
+	case more:
+		w.advance(1 + w.random.IntN(3))
+	}
 }
 
 // quiet reports whether nothing is left to be done.
