@@ -15,6 +15,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -81,8 +82,8 @@ enum {
 #define RECONNECT_LONGEST_NS SECOND
 #define RETRY_FIRST_NS (10 * MS)       /* pause before what was refused is sent again */
 #define RETRY_LONGEST_NS SECOND
-#define SPIN_NS INT64_C(50000)         /* how long WAL_WAIT_SPIN looks before it sleeps */
-#define ADAPTIVE_NS INT64_C(10000)     /* the longest that WAL_WAIT_ADAPTIVE looks */
+#define SPIN_NS MS                     /* how long WAL_WAIT_SPIN looks before it sleeps */
+#define ADAPTIVE_NS INT64_C(50000)     /* the longest that WAL_WAIT_ADAPTIVE looks: a processor wakes up in that */
 #define SLEEP_NS MS                    /* one sleep on the acks: the socket wants a look too */
 enum { PROBE_EVERY = 64,               /* waits after which looking is tried again */
        SOCKET_EVERY = 16 };            /* rounds with acks after which the socket gets a look */
@@ -1200,7 +1201,7 @@ struct wal {
     int64_t give_up_ns;
     bool wait_while_full;
     int door, waiting;       /* of enum wal_door and wal_waiting */
-    bool alone;              /* the machine has one processor: looking for acks never pays */
+    bool alone;              /* it and the sidecar have one processor: looking for acks never pays */
 
     int ended;               /* why the client ended; 0 while it lives */
     struct failure end;      /* the same */
@@ -1487,15 +1488,31 @@ static bool ring_poll(const struct ring *d, int64_t ns)
     }
 }
 
+/* shares_processor says whether this process and the one at the other end of the socket
+ * can only run in turns. A sidecar that cannot be seen from here may run anywhere. */
+static bool shares_processor(int socket)
+{
+    struct ucred peer;
+    socklen_t n = sizeof peer;
+    cpu_set_t own, other;
+    if (sched_getaffinity(0, sizeof own, &own) < 0)
+        return sysconf(_SC_NPROCESSORS_ONLN) <= 1;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0 || peer.pid == 0 ||
+        sched_getaffinity(peer.pid, sizeof other, &other) < 0)
+        return CPU_COUNT(&own) <= 1 && sysconf(_SC_NPROCESSORS_ONLN) <= 1;
+    CPU_OR(&own, &own, &other);
+    return CPU_COUNT(&own) <= 1;
+}
+
 /* ring_look looks for acks without sleeping, as long as that pays. */
 static bool ring_look(struct ring *d, int waiting, bool alone)
 {
     if (ring_any(d))
         return true;
-    if (waiting == WAL_WAIT_SPIN)
-        return ring_poll(d, SPIN_NS);
     if (waiting == WAL_WAIT_BLOCK || alone)
         return false;
+    if (waiting == WAL_WAIT_SPIN)
+        return ring_poll(d, SPIN_NS);
     d->waits++;
     if (d->budget == 0) {
         if (d->waits % PROBE_EVERY != 0)
@@ -2560,6 +2577,7 @@ static bool ring_answered(wal *w, const struct header *h, struct scan s)
         if (!decode_shm_info(h, s, &info))
             return broken(w, "shm_info");
         w->ring = ring_open(w, &info);
+        w->alone = shares_processor(w->socket);
         if (w->ring == NULL)
             fail_with(&f, -WAL_UNSUPPORTED, "", "the shared memory of the sidecar cannot be used");
     } else if (h->type != ERROR_MESSAGE || !decode_error(h, s, &f, &stream)) {
@@ -3353,7 +3371,6 @@ static wal *new_client(const char *path, const wal_opts *o)
     copy_text(w->name, sizeof w->name, name, strlen(name));
     w->door = o->door;
     w->waiting = o->waiting;
-    w->alone = sysconf(_SC_NPROCESSORS_ONLN) <= 1;
     if (o->log != NULL)
         copy_text(w->log, sizeof w->log, o->log, strlen(o->log));
     w->in_flight = o->in_flight > 0 ? o->in_flight : WAL_DEFAULT_IN_FLIGHT;

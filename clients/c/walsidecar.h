@@ -151,10 +151,11 @@ enum wal_door {
     WAL_DOOR_SOCKET = 2     /* the Unix socket alone */
 };
 
-/* wal_waiting is how a thread waits for acks in shared memory before it sleeps. */
+/* wal_waiting is how a thread waits for acks in shared memory before it sleeps. Where it
+ * and the sidecar have but one core it sleeps at once. */
 enum wal_waiting {
-    WAL_WAIT_ADAPTIVE = 0,  /* look for up to 10 us as long as that pays */
-    WAL_WAIT_SPIN = 1,      /* look for 50 us each time: for a thread with a core of its own */
+    WAL_WAIT_ADAPTIVE = 0,  /* look for up to 50 us as long as that pays */
+    WAL_WAIT_SPIN = 1,      /* look for up to 1 ms each time: for a thread with a core of its own */
     WAL_WAIT_BLOCK = 2      /* sleep at once */
 };
 

@@ -128,7 +128,7 @@ func TestBuildsWithEveryCompiler(t *testing.T) {
 	for _, cc := range []string{"gcc", "clang"} {
 		t.Run(cc, func(t *testing.T) {
 			need(t, "make", cc)
-			built(t, cc, []string{"all", "examples", "tests"}, "CFLAGS=-O2")
+			built(t, cc, []string{"all", "bench", "examples", "tests"}, "CFLAGS=-O2")
 			built(t, cc, []string{"all"}, "CFLAGS=-O0 -Wshadow -Wstrict-prototypes -Wmissing-prototypes")
 		})
 	}
