@@ -85,6 +85,9 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 	n.reader.Fail(reader.ErrClosed)
 	n.stopUploads()
+	if err := n.releaseFence(); err != nil {
+		n.log.Warn("end the use of the fence", "error", err)
+	}
 	if stuck := n.writers.Stop(stopPatience); len(stuck) > 0 {
 		// The kernel may still read their memory: the mapping stays.
 		return errors.Join(err, fmt.Errorf("%d writes are stuck in the kernel", len(stuck)), n.dev.Close())

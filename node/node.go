@@ -49,10 +49,6 @@ const (
 	// that a stall is seen.
 	TickAfter = 100 * time.Millisecond
 
-	// LateMargin is what the wait for a former owner's late writes adds to L, for
-	// the difference between two clocks.
-	LateMargin = time.Second
-
 	// busyFor is how long an open waits for a process that was just killed.
 	busyFor = 3 * time.Second
 
@@ -69,7 +65,8 @@ type Config struct {
 	Objects     store.Store   // where records go; nil: nowhere. With a Store that is not StoreNone nothing then leaves the log
 	Linger      time.Duration // how long records wait for company on their way to the store; 0: the default
 	Retention   upload.Retention
-	StallAfter  time.Duration  // L; 0: as in the superblock
+	StallAfter  time.Duration // L; 0: as in the superblock
+	Fencing     Fencing
 	MemoryBytes int64          // budget of the process; the hot tail takes a quarter
 	Profile     device.Profile // makes the device as slow as a cloud volume
 	SlowAfter   time.Duration  // appends that take longer are logged with their stages; 0: never
@@ -98,6 +95,7 @@ type Node struct {
 	writers   *device.Writers
 	super     chan superblockJob // to the goroutine that writes superblocks and reads for trims
 	uploads   *uploads           // nil: without a store
+	hold      fenced
 
 	inbox   inbox
 	loop    loopState
@@ -119,7 +117,8 @@ type Node struct {
 type start struct {
 	recovery        ringwal.Recovery
 	epoch           uint64
-	waitedForLate   time.Duration
+	waited          time.Duration // for writes of an earlier owner
+	toldWait        bool
 	recoverySeconds float64
 	wasClean        bool
 	grownBytes      int64

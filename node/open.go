@@ -3,7 +3,6 @@ package node
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -62,7 +61,7 @@ func openOn(ctx context.Context, c Config, dev device.Device) (*Node, error) {
 		if n.tail != nil {
 			_ = n.tail.Close()
 		}
-		return nil, err
+		return nil, errors.Join(err, n.releaseFence())
 	}
 	return n, nil
 }
@@ -108,11 +107,13 @@ func (n *Node) bringUp(ctx context.Context) error {
 	if n.boot, err = bootID(); err != nil {
 		return err
 	}
-	jump, err := n.waitForLateWrites(ctx, sbs.Newest)
-	if err != nil {
+	if err := n.acquireFence(ctx, sbs.Newest); err != nil {
 		return err
 	}
 	if sbs, err = n.identify(); err != nil { // a late superblock may have landed meanwhile
+		return err
+	}
+	if err := n.sameOwner(sbs.Newest); err != nil {
 		return err
 	}
 	n.start.wasClean, n.start.grownBytes = sbs.Newest.Clean, sbs.GrownBytes
@@ -124,10 +125,13 @@ func (n *Node) bringUp(ctx context.Context) error {
 		return err
 	}
 	n.start.recoverySeconds = time.Since(began).Seconds()
-	if err := n.startEpoch(sbs, state, jump); err != nil {
+	if err := n.startEpoch(sbs, state); err != nil {
 		return err
 	}
 	if err := n.firstWrites(ctx, state); err != nil {
+		return err
+	}
+	if err := n.watchFence(); err != nil {
 		return err
 	}
 	n.log.Info("log is open", "path", n.cfg.Path, "node", n.welcome.Node, "log_uuid", uuid.UUID(n.welcome.Log).String(),
@@ -162,26 +166,6 @@ func (n *Node) identify() (*ringwal.Superblocks, error) {
 			ErrNotOurs, sbs.Newest.Node, n.cfg.Node)
 	}
 	return sbs, nil
-}
-
-// waitForLateWrites waits until no write of the former owner can still land, where
-// one might: on a block device whose last owner ran under another kernel boot, and
-// which nothing but its single attachment fences. It tells whether the new epoch
-// must jump one window, since such a write may have landed after we read.
-func (n *Node) waitForLateWrites(ctx context.Context, sb *ringwal.Superblock) (jump bool, err error) {
-	if n.info.Kind != device.KindBlock || sb.Epoch == 0 || sb.BootID == n.boot {
-		return false, nil
-	}
-	wait := sb.StallAfter + LateMargin
-	n.log.Info("the log's last owner ran under another kernel: waiting until none of its writes can still land",
-		"seconds", wait.Seconds())
-	n.start.waitedForLate = wait
-	select {
-	case <-time.After(wait):
-		return true, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
 }
 
 // recovered is the state that recovery rebuilt.
@@ -291,7 +275,7 @@ func damage(f *ringwal.FrameView, err error) error {
 }
 
 // startEpoch draws the new epoch and builds the running log; it writes nothing.
-func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered, jump bool) error {
+func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 	epoch := sbs.MaxEpoch
 	if u := n.uploads; u != nil && u.manifest != nil {
 		if err := u.manifest.Check(sbs.Newest.UUID, state.recovery.End); err != nil {
@@ -299,9 +283,9 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered, jump bool)
 		}
 		epoch = max(epoch, u.manifest.Epoch)
 	}
-	e := ringwal.Epoch{Number: 1 + epoch, BootID: n.boot, Jump: jump, StallAfter: n.cfg.StallAfter,
+	e := ringwal.Epoch{Number: 1 + epoch, BootID: n.boot, Jump: n.hold.outcome.Jump, StallAfter: n.cfg.StallAfter,
+		Incarnation: n.hold.incarnation, FenceKey: uint64(n.hold.key),
 		CheckpointStateBytes: len(state.table.EncodeCheckpoint(nil))}
-	_, _ = rand.Read(e.Incarnation[:]) // never fails
 	tail, err := readcache.NewTail(n.tailBytes(sbs.Newest.Geometry), state.recovery.End)
 	if err != nil {
 		return err
@@ -311,6 +295,7 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered, jump bool)
 		return err
 	}
 	n.start.epoch = e.Number
+	n.holdOldWindow()
 	n.committer = stream.NewCommitter(state.table, n.wal)
 	n.pacer = ringwal.Pacer{QuantumBytes: QuantumBytes, MaxInFlight: WritersInFlight}
 	if err := n.openArchive(n.wal.Superblock()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/wire"
@@ -270,28 +272,41 @@ func TestP6_ASecondOpenIsRefused(t *testing.T) {
 }
 
 // A block device whose last owner ran under another kernel is started only after that
-// owner's writes cannot land any more, and past where they could.
+// owner's writes cannot be acked any more, and past where they could land.
 func TestLateWritesAreWaitedFor(t *testing.T) {
 	r := newRig(t)
-	n := r.node
-	sb := *n.wal.Superblock()
-	sb.BootID[0]++
-	sb.StallAfter = 10 * time.Millisecond
-	n.info.Kind = device.KindBlock
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := n.waitForLateWrites(ctx, &sb); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("it did not wait: %v", err)
-	}
-	began := time.Now()
-	jump, err := n.waitForLateWrites(context.Background(), &sb)
-	if waited := time.Since(began); err != nil || !jump || waited < sb.StallAfter+LateMargin {
-		t.Fatalf("waited %v, jump %v, %v", waited, jump, err)
-	}
-	sb.BootID = n.boot
-	if jump, err := n.waitForLateWrites(context.Background(), &sb); jump || err != nil {
-		t.Fatalf("the same kernel's owner is gone with its process: jump %v, %v", jump, err)
-	}
-	n.info.Kind = device.KindFile
 	r.close()
+	r.cfg.StallAfter = time.Second
+	r.open()
+	r.close()
+	acquire := func(ctx context.Context, sameKernel bool) fence.Outcome {
+		t.Helper()
+		n := &Node{cfg: r.cfg, log: slog.New(slog.DiscardHandler)}
+		var err error
+		if n.dev, err = device.Open(r.path, device.OpenOptions{Exclusive: true, BusyFor: busyFor}); err != nil {
+			t.Fatal(err)
+		}
+		defer n.dev.Close()
+		sbs, err := n.identify()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.boot = sbs.Newest.BootID; !sameKernel {
+			n.boot[0]++
+		}
+		err = n.acquire(ctx, fence.Without(fence.ModeAttach, fence.Capabilities{}), sbs.Newest)
+		if !errors.Is(err, ctx.Err()) {
+			t.Fatal(err)
+		}
+		return n.hold.outcome
+	}
+	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	acquire(short, false)
+	if out := acquire(context.Background(), false); !out.Jump || out.Waited < time.Second+fence.Margin {
+		t.Fatalf("waited %v, jump %v", out.Waited, out.Jump)
+	}
+	if out := acquire(context.Background(), true); out.Jump || out.Waited != 0 {
+		t.Fatalf("the same kernel's owner is gone with its process: waited %v, jump %v", out.Waited, out.Jump)
+	}
 }

@@ -73,6 +73,7 @@ func (n *Node) maintain() {
 			n.tryTrim()
 		}
 	}
+	n.beat()
 	if !l.superBusy {
 		if offset, b, ok := n.wal.NextSuperblock(l.nowNS); ok {
 			l.superBusy = true
@@ -95,6 +96,7 @@ func (n *Node) tryTrim() {
 	l := &n.loop
 	head := n.wal.Head()
 	l.plan, l.plannedAt, l.plannedNS = n.trimPlan(), head, l.nowNS
+	l.plan.Target, l.plan.Records = n.heldBack(l.plan.Target), n.heldBack(l.plan.Records)
 	wrote, err := n.committer.MaybeCheckpoint(l.plan.Records)
 	if err != nil && !errors.Is(err, ringwal.ErrWait) && !errors.Is(err, ringwal.ErrFull) {
 		n.log.Warn("checkpoint refused", "error", err)

@@ -50,6 +50,7 @@ type Status struct {
 	DeviceBytes      uint64 `json:"device_bytes"`
 
 	Device StatusDevice `json:"device"`
+	Fence  StatusFence  `json:"fence"`
 	Start  StatusStart  `json:"start"`
 }
 
@@ -63,7 +64,6 @@ type StatusDevice struct {
 	BlockBytes int    `json:"block_bytes"`
 	WriteCache string `json:"write_cache,omitempty"`
 	Profile    string `json:"profile,omitempty"` // shaped like that volume type
-	Fence      string `json:"fence"`
 }
 
 // StatusStart tells what the start routine found.
@@ -120,8 +120,8 @@ func (n *Node) status() *Status {
 		FramesInFlight: n.wal.InFlight(), Appends: n.stats.Appends.Load(), PayloadBytes: n.stats.PayloadBytes.Load(),
 		DeviceWrites: n.stats.DeviceWrites.Load(), DeviceBytes: n.stats.DeviceBytes.Load(),
 		Device: StatusDevice{Kind: string(n.info.Kind), Model: n.info.Model, Serial: n.info.Serial, SizeBytes: n.dev.SizeBytes(),
-			GrownBytes: n.start.grownBytes, BlockBytes: n.dev.BlockBytes(), WriteCache: n.info.WriteCache, Profile: n.cfg.Profile.Name, Fence: n.fence()},
-		Start: StatusStart{Clean: n.start.wasClean, RecoverySeconds: n.start.recoverySeconds, WaitedSeconds: n.start.waitedForLate.Seconds(),
+			GrownBytes: n.start.grownBytes, BlockBytes: n.dev.BlockBytes(), WriteCache: n.info.WriteCache, Profile: n.cfg.Profile.Name}, Fence: n.fenceStatus(),
+		Start: StatusStart{Clean: n.start.wasClean, RecoverySeconds: n.start.recoverySeconds, WaitedSeconds: n.start.waited.Seconds(),
 			Frames: n.start.recovery.Frames, Records: n.start.recovery.Records, ReadBytes: n.start.recovery.BytesRead,
 			GhostFrames: n.start.recovery.GhostFrames},
 	}
@@ -150,14 +150,6 @@ func (n *Node) state() string {
 		return "degraded"
 	}
 	return "open"
-}
-
-// fence says what makes an earlier owner unable to write.
-func (n *Node) fence() string {
-	if n.info.Kind == device.KindBlock {
-		return "attach" // exclusivity rests on the volume being attached once
-	}
-	return "lock"
 }
 
 // storeNote says what the named store means to this version.

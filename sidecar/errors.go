@@ -47,6 +47,11 @@ var startCodes = [...]struct {
 	{uds.ErrPathTooLong, wire.CodeUsage},
 	{uds.ErrNotASocket, wire.CodeUsage},
 
+	{fence.ErrPermission, wire.CodeUnauthorized},
+	{fence.ErrUnsupported, wire.CodeUnsupported},
+	{fence.ErrVolatile, wire.CodeUnsupported},
+	{fence.ErrMalformed, wire.CodeLogFailed},
+
 	{upload.ErrRetired, wire.CodeNotOurDevice},
 	{upload.ErrOtherLog, wire.CodeNotOurDevice},
 	{upload.ErrOlderSnapshot, wire.CodeNotOurDevice},

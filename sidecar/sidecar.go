@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/walsidecar/walsidecar/admin"
+	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/httpapi"
 	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/ringwal/device"
@@ -173,7 +174,8 @@ func (p *process) open(ctx context.Context) error {
 	n, err := node.Open(ctx, node.Config{
 		Path: target.path, SizeBytes: int64(p.Settings.WALSize), Node: string(p.Settings.Node), Store: string(target.store),
 		Objects: objects, Linger: p.Settings.Linger,
-		Retention: upload.Retention{Age: p.Settings.RetentionAge, Bytes: uint64(p.Settings.RetentionBytes)},
+		Fencing:    node.Fencing{Wish: fence.Wish(p.Settings.Fence), AcceptVolatile: p.Settings.Volatile == "accept", Preempt: node.PreemptBy(p.Settings.Preempt)},
+		Retention:  upload.Retention{Age: p.Settings.RetentionAge, Bytes: uint64(p.Settings.RetentionBytes)},
 		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
 		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
 	})
@@ -211,8 +213,8 @@ func (p *process) sayWhatHolds(t *target, n *node.Node) {
 	if asked := int64(p.Settings.WALSize); asked != 0 && asked != s.Device.SizeBytes {
 		p.Log.Warn("WALSIDECAR_WAL_SIZE is for a new log; this one keeps its size", "asked_bytes", asked, "size_bytes", s.Device.SizeBytes)
 	}
-	if t.isDevice {
-		p.Log.Warn("nothing fences an earlier owner in this version: exclusivity rests on the volume being attached to one host at a time", "fence", "attach")
+	if s.Fence.Mode == string(fence.ModeAttach) {
+		p.Log.Warn("no reservation fences an earlier owner: exclusivity rests on the volume being attached to one host at a time", "fence", s.Fence.Mode)
 	}
 	if p.WithoutStore && t.store != settings.NoStore {
 		p.Log.Warn("running without the store: records stay in the log, and a full log refuses appends", "store", string(t.store))

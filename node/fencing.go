@@ -1,0 +1,284 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/walsidecar/walsidecar/fence"
+	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+// beatEvery is how often the owner of a block device writes a superblock as a sign of
+// life: well within the time after which it is taken for dead.
+const beatEvery = fence.QuietBeats * fence.HeartbeatEvery / 3
+
+// PreemptBy is how a reservation is taken from an earlier owner.
+type PreemptBy string
+
+// The ways to preempt.
+const (
+	PreemptAuto  PreemptBy = "auto" // abort on NVMe; on SCSI, where an abort may never return, plain
+	PreemptAbort PreemptBy = "abort"
+	PreemptPlain PreemptBy = "plain"
+)
+
+// Fencing says how the device is fenced. The zero value: by reservations where the device
+// has them and keeps them through a power loss, taken from an owner that is not alive.
+type Fencing struct {
+	Wish           fence.Wish
+	AcceptVolatile bool
+	Preempt        PreemptBy
+	Forced         bool // take it from an owner that is alive, too
+}
+
+// fenced is the hold of this start on its device.
+type fenced struct {
+	fence       *fence.Fence
+	incarnation [16]byte
+	key         fence.Key // 0: without reservations
+	outcome     fence.Outcome
+
+	beating func() error // ends the beats of a start; the fence's loss during it
+	watch   context.CancelFunc
+	ended   chan struct{} // the watch has
+}
+
+// acquireFence makes sure that no earlier owner can write any more, nor that a write of
+// one can do harm, and draws this start's incarnation. Until the first frame it goes on
+// to tell other hosts that somebody is at work.
+func (n *Node) acquireFence(ctx context.Context, sb *ringwal.Superblock) error {
+	path, err := filepath.EvalSymlinks(n.cfg.Path)
+	if err != nil {
+		return err
+	}
+	f, err := fence.Open(path, fence.OpenOptions{Wish: n.cfg.Fencing.Wish, AcceptVolatile: n.cfg.Fencing.AcceptVolatile})
+	if err != nil {
+		return err
+	}
+	return n.acquire(ctx, f, sb)
+}
+
+// acquire is acquireFence with a fence that is open.
+func (n *Node) acquire(ctx context.Context, f *fence.Fence, sb *ringwal.Superblock) error {
+	h := &n.hold
+	h.fence = f
+	_, _ = rand.Read(h.incarnation[:]) // never fails
+	if f.Mode() == fence.ModePR {
+		h.key = fence.KeyOf(sb.Node, h.incarnation)
+	}
+	take := fence.TakeQuiet
+	if n.cfg.Fencing.Forced {
+		take = fence.TakeForced
+	}
+	var err error
+	h.outcome, err = fence.Acquire(ctx, f, fence.Request{
+		Key: h.key, Boot: n.boot, Exclusive: true, Abort: n.aborts(), Take: take,
+		Newest: n.owner, Progress: n.progress, Clock: bootClock{}, Before: n.tellStep,
+	})
+	n.start.waited = h.outcome.Waited
+	if err != nil {
+		return err
+	}
+	beats, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- fence.Watch(beats, f, h.key, bootClock{}, true) }()
+	h.beating = func() error {
+		stop()
+		return <-done
+	}
+	return nil
+}
+
+// aborts reports whether a preempt aborts the victim's writes.
+func (n *Node) aborts() bool {
+	switch n.cfg.Fencing.Preempt {
+	case PreemptAbort:
+		return true
+	case PreemptPlain:
+		return false
+	}
+	return n.hold.fence.Capabilities().Transport == fence.NVMe
+}
+
+// owner is what the newest superblock says about who ran the log last.
+func (n *Node) owner(context.Context) (fence.Owner, error) {
+	sbs, err := n.identify()
+	if err != nil {
+		return fence.Owner{}, err
+	}
+	sb := sbs.Newest
+	return fence.Owner{Node: sb.Node, Epoch: sb.Epoch, Key: fence.Key(sb.FenceKey), Boot: sb.BootID, StallAfter: sb.StallAfter, Clean: sb.Clean}, nil
+}
+
+// progress moves on with every sign of life on the device: an owner writes a superblock
+// every beatEvery.
+func (n *Node) progress(context.Context) (uint64, error) {
+	sbs, err := n.identify()
+	if err != nil {
+		return 0, err
+	}
+	return sbs.Newest.Sequence, nil
+}
+
+// tellStep logs what the start is about to do, but for each single heartbeat of a wait.
+func (n *Node) tellStep(s fence.Step) error {
+	switch s.Action {
+	case fence.ActWait:
+		if n.start.toldWait {
+			return nil
+		}
+		n.start.toldWait = true
+		n.log.Info("waiting until no write of an earlier owner can land", "seconds", math.Ceil(s.For.Seconds()), "why", s.Why)
+	case fence.ActWatch:
+		n.log.Info("looking for signs of life of the log's owner", "seconds", (fence.QuietBeats * fence.HeartbeatEvery).Seconds(), "key", s.Key.String())
+	case fence.ActPreempt:
+		n.log.Warn("taking the reservation from an earlier owner", "victim", s.Key.String(), "abort", s.Abort)
+	case fence.ActDone:
+		n.log.Info("the device is ours", "fence", string(n.hold.fence.Mode()), "key", n.hold.key.String(), "why", s.Why)
+	}
+	return nil
+}
+
+// watchFence goes on to look whether the fence still holds; its loss stops the log.
+func (n *Node) watchFence() error {
+	h := &n.hold
+	if err := h.beating(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	h.watch, h.ended = cancel, make(chan struct{})
+	go func() {
+		defer close(h.ended)
+		if err := fence.Watch(ctx, h.fence, h.key, bootClock{}, false); err != nil {
+			n.lostFence(err)
+		}
+	}()
+	return nil
+}
+
+// lostFence stops the log: another host holds the device, or nobody can tell.
+func (n *Node) lostFence(cause error) {
+	err := &wire.Error{Code: wire.CodeFenced, Message: cause.Error()}
+	n.inbox.addCall(func() { n.wal.Fail(err) })
+}
+
+// releaseFence ends the use of the fence. What it holds stays held: a sleeping owner that
+// wakes up, or a former one, stays shut out.
+func (n *Node) releaseFence() error {
+	h := &n.hold
+	if h.fence == nil {
+		return nil
+	}
+	var err error
+	if h.watch != nil {
+		h.watch()
+		<-h.ended
+	} else if h.beating != nil {
+		err = h.beating()
+	}
+	return errors.Join(err, h.fence.Close())
+}
+
+// beat writes a superblock now and then, as a sign of life to other hosts.
+func (n *Node) beat() {
+	l := &n.loop
+	if n.info.Kind != device.KindBlock {
+		return // a file's owner is known by its lock
+	}
+	if l.nowNS >= l.beatNS {
+		l.beatNS = l.nowNS + int64(beatEvery)
+		n.wal.RecordDurable()
+	}
+	l.wakeAt(l.beatNS)
+}
+
+// holdOldWindow keeps the log from writing again, too soon, where a start has jumped over
+// the window of an owner whose writes could not be aborted: one that the device had
+// accepted may still land there, on what was written since.
+func (n *Node) holdOldWindow() {
+	if n.hold.fence.Mode() != fence.ModePR || n.aborts() {
+		return
+	}
+	sb := n.wal.Superblock()
+	for _, b := range sb.Boundaries {
+		if b.Start > sb.Trim && b.Start-b.FollowEnd >= sb.WindowBytes {
+			n.loop.heldAt, n.loop.heldUntilNS = b.FollowEnd, device.NowNS()+int64(fence.OldWindowFor)
+			return
+		}
+	}
+}
+
+// heldBack is how far the log may be trimmed while an old window must not be written.
+func (n *Node) heldBack(target uint64) uint64 {
+	l := &n.loop
+	if l.heldUntilNS == 0 {
+		return target
+	}
+	if now := device.NowNS(); now < l.heldUntilNS {
+		l.wakeAt(l.heldUntilNS)
+		return min(target, l.heldAt)
+	}
+	l.heldUntilNS = 0
+	return target
+}
+
+// bootClock is the time that a fence goes by: it runs on while the machine is suspended.
+type bootClock struct{}
+
+// Now is the time since the boot.
+func (bootClock) Now() time.Duration { return time.Duration(device.NowNS()) }
+
+// Sleep waits for d, or until ctx ends.
+func (bootClock) Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// StatusFence tells what keeps others from writing.
+type StatusFence struct {
+	Mode   string `json:"mode"` // pr, attach, lock
+	Key    string `json:"key,omitempty"`
+	Why    string `json:"why,omitempty"` // why the start had to wait, or not
+	Jumped bool   `json:"jumped,omitempty"`
+	Victim string `json:"victim,omitempty"` // the key that it was taken from
+	// Transport and PersistsThroughPower are what the device says of its reservations.
+	Transport            string `json:"transport,omitempty"`
+	PersistsThroughPower string `json:"persists_through_power,omitempty"`
+	Incarnation          string `json:"incarnation"`
+}
+
+func (n *Node) fenceStatus() StatusFence {
+	h := &n.hold
+	s := StatusFence{Mode: string(h.fence.Mode()), Why: h.outcome.Why, Jumped: h.outcome.Jump, Incarnation: uuid.UUID(h.incarnation).String()}
+	if h.key != 0 {
+		c := h.fence.Capabilities()
+		s.Key, s.Transport, s.PersistsThroughPower = h.key.String(), string(c.Transport), c.PersistsThroughPower.String()
+	}
+	if h.outcome.Victim != 0 {
+		s.Victim = h.outcome.Victim.String()
+	}
+	return s
+}
+
+// sameOwner refuses superblocks that changed hands since the fence was acquired.
+func (n *Node) sameOwner(sb *ringwal.Superblock) error {
+	if o := n.hold.outcome.Owner; sb.Epoch != o.Epoch || fence.Key(sb.FenceKey) != o.Key {
+		return fmt.Errorf("%w: a superblock of epoch %d landed after the fence was acquired, when it was %d: start again", fence.ErrLostRace, sb.Epoch, o.Epoch)
+	}
+	return nil
+}
