@@ -1,11 +1,13 @@
 package upload
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 
+	"github.com/walsidecar/walsidecar/upload/store"
 	"github.com/walsidecar/walsidecar/upload/store/simstore"
 )
 
@@ -145,6 +147,78 @@ func (w *uploadWorld) startAnyway() *owner {
 	}
 	w.t.Fatal("no claim succeeds")
 	return nil
+}
+
+// busyStore lets the owners work between the requests of a gc, and new ones start.
+type busyStore struct {
+	*simstore.Store
+	w *uploadWorld
+}
+
+func (s busyStore) work() {
+	if s.w.random.IntN(8) == 0 && len(s.w.owners) < 12 {
+		_, _ = s.w.start()
+	}
+	for range s.w.random.IntN(12) {
+		o := s.w.owners[len(s.w.owners)-1]
+		if s.w.random.IntN(2) == 0 {
+			o = s.w.owners[s.w.random.IntN(len(s.w.owners))]
+		}
+		if !o.step() {
+			s.w.pass()
+		}
+	}
+}
+
+func (s busyStore) Get(ctx context.Context, key string) ([]byte, store.Version, error) {
+	s.work()
+	return s.Store.Get(ctx, key)
+}
+
+func (s busyStore) List(ctx context.Context, prefix, after string, limit int) ([]store.Info, error) {
+	s.work()
+	return s.Store.List(ctx, prefix, after, limit)
+}
+
+func (s busyStore) Delete(ctx context.Context, keys []string) error {
+	s.work()
+	return s.Store.Delete(ctx, keys)
+}
+
+// A gc never deletes what a manifest names or will name, whatever the owners do
+// meanwhile: the world looks at every delete and at every manifest.
+func TestP5_GCDeletesNothingThatAManifestNamesOrWillName(t *testing.T) {
+	random := testRandom(t)
+	log, items := testLogOf(t, random, 300, 100)
+	rounds, deleted, current := 30, 0, 0
+	if testing.Short() {
+		rounds = 6
+	}
+	for range rounds {
+		w := newUploadWorld(t, random, log, items)
+		w.startAnyway()
+		for !w.allDurable() {
+			steps := random.IntN(20)
+			w.stop = func() bool { steps--; return steps < 0 || w.allDurable() }
+			w.drive()
+			if random.IntN(4) == 0 {
+				w.owners[len(w.owners)-1].crash()
+				w.startAnyway()
+			}
+			report, err := GC(background, busyStore{w.s, w}, "test", GCOptions{Grace: -1, Delete: true}, func(Orphan) {})
+			must(t, err)
+			deleted, current = deleted+report.Deleted, current+report.Current
+		}
+		w.stop = nil
+		w.drive()
+		w.land()
+		w.check()
+		w.collect()
+	}
+	if deleted == 0 || current == 0 {
+		t.Errorf("%d orphans deleted, %d objects met that were on their way", deleted, current)
+	}
+	t.Logf("%d orphans deleted, %d objects met that were on their way", deleted, current)
 }
 
 // Two uploaders of one node at once, again and again, with crashes, faults, late requests

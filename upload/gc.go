@@ -2,6 +2,7 @@ package upload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -171,16 +172,22 @@ type namedObjects struct {
 }
 
 func readNamed(ctx context.Context, s store.Store, node string) (*namedObjects, error) {
-	m, _, err := ReadManifest(ctx, s, node)
+	var m *Manifest
+	var indexed []Group
+	var err error
+	for range maxReplans { // the index object may have been replaced meanwhile
+		if m, _, err = ReadManifest(ctx, s, node); err != nil {
+			return nil, err
+		}
+		if indexed, err = readIndexed(ctx, s, node, m.Index, m.Origin); !errors.Is(err, ErrMissingObject) {
+			break
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
 	n := &namedObjects{m: m, all: map[ObjectID]bool{}}
 	m.ids()(func(id *ObjectID) { n.all[*id] = true })
-	indexed, err := readIndexed(ctx, s, node, m.Index, m.Origin)
-	if err != nil {
-		return nil, err
-	}
 	groupIDs(indexed, func(id *ObjectID) { n.all[*id] = true })
 	return n, nil
 }
