@@ -9,7 +9,7 @@ LDFLAGS  := -s -w -X github.com/walsidecar/walsidecar/sidecar.Version=$(VERSION)
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: run build test check lint race mutations fuzz arm64 prlab bench s3 help
+.PHONY: run build test check lint race mutations fuzz soak arm64 prlab bench s3 help
 
 run: build ## build, start the sidecar, append and read back a first record; stop with Ctrl-C
 	@tools/first-run $(BIN)
@@ -35,6 +35,11 @@ mutations: ## plant one bug after the other and see the simulator find it (minut
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	tools/fuzz $(or $(FUZZTIME),10s)
+
+soak: ## what takes too long for every change: two processes on one ring for SOAK (10m), KILLS (1000) clients killed
+	WALSIDECAR_TEST_STRESS=$(or $(SOAK),10m) $(GO) test -count=1 -timeout 60m -v -run '^TestStressTwoProcesses$$' ./shm
+	WALSIDECAR_TEST_KILLS=$(or $(KILLS),1000) WALSIDECAR_TEST_SCRIBBLERS=100 $(GO) test -count=1 -timeout 60m -v -run '^TestP9_(KilledOnTheRing|ScribblingClients)$$' ./uds
+	WALSIDECAR_TEST_KILLS=$(or $(KILLS),1000) $(GO) test -count=1 -timeout 60m -v -run '^TestP2_ClientsKilledOnTheRing$$' ./clients/go/suite
 
 arm64: ## cross-compile everything for arm64; run the unit tests where qemu-user is installed
 	tools/arm64

@@ -72,6 +72,7 @@ func TestP2_ClientsKilledOnTheRing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(kills)*2*time.Second+time.Minute)
 	defer cancel()
 	p := startSidecar(t, "192MiB") // a victim fills the smallest log faster than it is trimmed
+	trimmer := p.dial(t)
 	c := p.dial(t, walsidecar.WithDoor(walsidecar.DoorShm))
 	stop := make(chan struct{})
 	var appended atomic.Uint64
@@ -85,9 +86,16 @@ func TestP2_ClientsKilledOnTheRing(t *testing.T) {
 			default:
 			}
 			r, err := c.Append(ctx, "bystander", []byte("x"))
-			if err != nil || r.Offset != appended.Add(1)-1 {
+			n := appended.Add(1)
+			if err != nil || r.Offset != n-1 {
 				done <- fmt.Errorf("%+v: %w", r, err)
 				return
+			}
+			if n%5000 == 0 { // it fills the log too while a victim is looked for
+				if _, err := trimmer.Trim(ctx, "bystander", n); err != nil {
+					done <- err
+					return
+				}
 			}
 		}
 	}()
