@@ -303,7 +303,7 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 	}
 	n.reader = reader.New(reader.Config{
 		Device: n.dev, Tail: tail, Superblock: n.wal.Superblock(), Directory: stream.NewDirectory(state.table),
-		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(), Archive: n.archive(),
+		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(), Archive: n.archive(), Joins: n.joins(),
 	})
 	n.fillWelcome(n.wal.Superblock())
 	return nil

@@ -40,6 +40,7 @@ const (
 // uploads is the log's way to the object store and back; nil without a store.
 type uploads struct {
 	manifest *upload.Manifest // as the start read it; nil: none
+	joins    []upload.Join    // of a log that was restored
 	archive  *upload.Archive
 	cold     *readcache.Cold
 	uploader *upload.Uploader
@@ -65,7 +66,11 @@ func (n *Node) readManifest(ctx context.Context, sb *ringwal.Superblock) error {
 		switch {
 		case err == nil:
 			n.uploads.manifest = m
-			return m.Check(sb.UUID, math.MaxUint64)
+			if err := m.Check(sb.UUID, math.MaxUint64); err != nil {
+				return err
+			}
+			n.uploads.joins, err = upload.NewArchive(n.cfg.Objects, m, nil).Joins(ctx)
+			return err
 		case errors.Is(err, upload.ErrNoManifest):
 			return nil
 		case !errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil:
@@ -151,6 +156,14 @@ func (n *Node) openArchive(sb *ringwal.Superblock) error {
 	}
 	u.archive = upload.NewArchive(n.cfg.Objects, m, u.cold.Load)
 	return nil
+}
+
+// joins lead from the streams of a restored log to those of the lost one.
+func (n *Node) joins() []upload.Join {
+	if n.uploads == nil {
+		return nil
+	}
+	return n.uploads.joins
 }
 
 // archive is what a reader reads below the trim position; nil without a store.

@@ -75,8 +75,24 @@ func (a *Archive) FindTimeIn(ctx context.Context, parts []Part, ns int64) (offse
 	return 0, false, nil
 }
 
-// succeed adds to joins those of a log that takes the place of a lost one. What was
-// trimmed needs none any more.
+// Joins returns the joins of the newest state: none, without a request, where the log
+// never took the place of a lost one. Errors: ErrDamagedObject, ErrMissingObject, those
+// of the store.
+func (a *Archive) Joins(ctx context.Context) (joins []Join, err error) {
+	if m := a.Manifest(); len(m.Retired) == 0 || m.State == nil {
+		return nil, nil
+	}
+	err = a.retry(ctx, func(v *view) error {
+		s, err := a.state(ctx, v)
+		if err == nil {
+			joins = s.Joins
+		}
+		return err
+	})
+	return joins, err
+}
+
+// succeed adds to joins those of a log that takes the place of a lost one.
 func succeed(joins []Join, successions []stream.Succession) []Join {
 	all := slices.Clone(joins)
 	for _, s := range successions {

@@ -60,8 +60,6 @@ func readArchived(a *app, cmd *cobra.Command, name string, f readFlags) error {
 		if from = info.Next; found {
 			from = at
 		}
-	default:
-		from = 0
 	}
 	p := newRecordPrinter(a)
 	return p.printAll(ctx, archivedRecords(ctx, archive, joins, &info, from, f.max), p.line)
