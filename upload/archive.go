@@ -31,6 +31,8 @@ type Archive struct {
 	node  string
 	cache Cache
 	fed   bool // Apply gives the manifests
+	// replayWholeBytes and replayOpenBytes, but for tests.
+	wholeBytes, openBytes uint64
 
 	mu       sync.Mutex
 	manifest *Manifest
@@ -43,7 +45,7 @@ type Archive struct {
 // OpenArchive reads the node's manifest. Errors: ErrNoManifest, ErrManifest,
 // ErrNewerVersion, those of the store.
 func OpenArchive(ctx context.Context, s store.Store, node string, cache Cache) (*Archive, error) {
-	a := &Archive{store: s, node: node, cache: cache, loading: make(chan struct{}, 1)}
+	a := newArchive(s, node, cache)
 	if err := a.reload(ctx); err != nil {
 		return nil, err
 	}
@@ -52,7 +54,13 @@ func OpenArchive(ctx context.Context, s store.Store, node string, cache Cache) (
 
 // NewArchive is an archive that Apply gives its manifests; m is the first one.
 func NewArchive(s store.Store, m *Manifest, cache Cache) *Archive {
-	return &Archive{store: s, node: m.Node, cache: cache, fed: true, manifest: m, loading: make(chan struct{}, 1)}
+	a := newArchive(s, m.Node, cache)
+	a.fed, a.manifest = true, m
+	return a
+}
+
+func newArchive(s store.Store, node string, cache Cache) *Archive {
+	return &Archive{store: s, node: node, cache: cache, loading: make(chan struct{}, 1), wholeBytes: replayWholeBytes, openBytes: replayOpenBytes}
 }
 
 // Apply makes m the manifest of all reads that begin from now on. It is not to be

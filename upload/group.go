@@ -49,7 +49,7 @@ type openStream struct {
 // too many bytes.
 func (a *Archive) openGroup(ctx context.Context, g *Group) (*openGroup, error) {
 	open := &openGroup{g: g, streams: map[stream.ID]*openStream{}, objects: make([]*openObject, len(g.Objects))}
-	whole := g.bytes() <= replayWholeBytes
+	whole := g.bytes() <= a.wholeBytes
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -180,7 +180,7 @@ func (a *Archive) openRecord(ctx context.Context, g *openGroup, id stream.ID, of
 		}
 		g.bytes += len(raw) - len(s.blockRaw)
 		s.blockRaw = raw
-		g.shrink(s)
+		g.shrink(s, a.openBytes)
 	}
 	if err := s.block.Record(int(offset-s.block.First), r); err != nil {
 		return false, inObject(s.key, err)
@@ -188,10 +188,10 @@ func (a *Archive) openRecord(ctx context.Context, g *openGroup, id stream.ID, of
 	return true, nil
 }
 
-// shrink forgets open blocks, but for that of keep, where there are too many. The
-// records that refer to them keep their memory.
-func (g *openGroup) shrink(keep *openStream) {
-	if g.bytes <= replayOpenBytes {
+// shrink forgets open blocks, but for that of keep, where they are more than most bytes.
+// The records that refer to them keep their memory.
+func (g *openGroup) shrink(keep *openStream, most uint64) {
+	if uint64(g.bytes) <= most {
 		return
 	}
 	for _, s := range g.streams {

@@ -100,6 +100,46 @@ func TestAScanReadsAheadInFewRequests(t *testing.T) {
 	}
 }
 
+// TestBlocksThatAreStoredAsTheyAreAndCompressedOnesInOneScan: the memory of the one is
+// not used for the other.
+func TestBlocksThatAreStoredAsTheyAreAndCompressedOnesInOneScan(t *testing.T) {
+	w := newTestWorld(t, 64<<20, 0)
+	id := w.stream("s")
+	random := testRandom(t)
+	for i := range 60 {
+		payload := bytes.Repeat([]byte{byte(i)}, 200<<10)
+		if i%2 == 0 {
+			for j := range payload {
+				payload[j] = byte(random.Uint32())
+			}
+		}
+		w.append(&stream.Batch{Entries: []stream.Entry{{Stream: id, Payload: payload}}})
+	}
+	w.sync()
+	s, _ := w.archive(1<<30, 256)
+	a := openTest(t, s)
+	want := byStream(w.device())[id]
+	for _, maxBytes := range []int{1, 300 << 10, 700 << 10, 4 << 20} {
+		compareRecords(t, fmt.Sprintf("by %d bytes", maxBytes), scan(t, a, id, 0, math.MaxUint64, maxBytes), want)
+	}
+}
+
+// TestALargeGroupIsReplayedInRows: block by block, and with few blocks open at a time.
+func TestALargeGroupIsReplayedInRows(t *testing.T) {
+	random := testRandom(t)
+	w := newTestWorld(t, 64<<20, 0)
+	w.workload(random, 600, 8<<10)
+	items := w.device()
+	s, m := w.archive(2<<20, 256)
+	if len(m.Groups) < 3 {
+		t.Fatalf("%d groups", len(m.Groups))
+	}
+	a := openTest(t, s)
+	a.wholeBytes, a.openBytes = 0, 600<<10
+	compareReplay(t, a, items, 0)
+	compareReplay(t, a, items, items[random.IntN(len(items))].position)
+}
+
 // compact merges the groups [from, to) of the manifest into one with two objects: the
 // records of stream large by themselves. Records that keep refuses are left out.
 func (w *testWorld) compact(s *memStore, m *Manifest, from, to int, large stream.ID, keep func(*Record) bool) {
@@ -358,6 +398,40 @@ func TestTheStateObjectAndTheJournalsBehindItAreTheState(t *testing.T) {
 			must(t, err)
 		}
 	}
+}
+
+// TestAStateInTheMiddleOfAGroup: of a group that holds no control items, too.
+func TestAStateInTheMiddleOfAGroup(t *testing.T) {
+	w := newTestWorld(t, 64<<20, 0)
+	id := w.stream("s")
+	w.sync()
+	one := &stream.Batch{Entries: []stream.Entry{{Stream: id, Payload: []byte("x")}}}
+	w.append(one)
+	w.sync()
+	position, checkpoint := w.log.Head(), w.c.Table().EncodeCheckpoint(nil)
+	w.append(one)
+	w.sync()
+	s, m := w.archive(1<<30, 256)
+	// As if the stream had been made in a group before: only the batches are in this one.
+	b := NewBuilder(m.Origin)
+	for i := range w.frames {
+		if f := &w.frames[i].FrameView; f.Records > 0 {
+			must(t, b.AddFrame(f))
+		}
+	}
+	o, err := b.Build(testLog, 1, w.id(m), nil)
+	must(t, err)
+	w.put(s, o)
+	m.Groups = []Group{{From: o.From, To: o.To, Control: o.Control, Objects: []ObjectRef{o.Ref}}}
+	o, ref, err := BuildState(testLog, 1, w.id(m), &State{Position: position, Checkpoint: checkpoint})
+	must(t, err)
+	w.put(s, o)
+	m.State = ref
+	w.commit(s, m)
+	if m.Groups[0].Control {
+		t.Fatal("there are control items")
+	}
+	compareState(t, w, openTest(t, s))
 }
 
 func TestWithoutAStateTheStoreHasToBeginWithTheLog(t *testing.T) {

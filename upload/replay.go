@@ -44,6 +44,7 @@ type Event struct {
 type Replay struct {
 	a      *Archive
 	next   uint64
+	start  uint64          // where it was last planned to begin
 	ctx    context.Context // of what is read ahead
 	cancel context.CancelFunc
 
@@ -107,7 +108,7 @@ func (r *Replay) step(ctx context.Context) (*Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.v, r.group = v, v.at(r.next)
+		r.v, r.group, r.start = v, v.at(r.next), r.next
 		if r.next < v.m.Origin {
 			return r.gap(v.m.Origin), nil
 		}
@@ -185,7 +186,7 @@ func (r *Replay) enter(ctx context.Context) error {
 	return nil
 }
 
-// entry returns the next entry of the group's journal at or above next, nil at its end.
+// entry returns the next entry of the group's journal at or above start, nil at its end.
 func (r *Replay) entry(ctx context.Context) (*Entry, error) {
 	for {
 		if !r.reading {
@@ -201,9 +202,14 @@ func (r *Replay) entry(ctx context.Context) (*Entry, error) {
 			r.reading = true
 		}
 		for e := r.reader.next(); e != nil; e = r.reader.next() {
-			if e.Position >= r.next {
-				return e, nil
+			if e.Position < r.start {
+				continue
 			}
+			if e.Position < r.next {
+				return nil, inObject(r.journal.key, problem(ErrDamagedObject, "journal", 0,
+					"an item at position %d, and the one before it reaches to %d", e.Position, r.next))
+			}
+			return e, nil
 		}
 		r.reading = false
 		if r.reader.err != nil {

@@ -283,7 +283,7 @@ func (w *verifier) journal(ctx context.Context, g *Group, key string) error {
 	if err != nil {
 		return err
 	}
-	r := &Replay{a: w.a, next: g.From, open: open, v: &view{m: w.m}, journal: open.stream(0)}
+	r := &Replay{a: w.a, next: g.From, start: g.From, open: open, v: &view{m: w.m}, journal: open.stream(0)}
 	if r.journal != nil {
 		r.block = r.journal.from
 	}
