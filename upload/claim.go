@@ -55,9 +55,6 @@ type Claimant struct {
 	Incarnation [16]byte
 	// Trim is where the log on the device begins, End where its last frame ends.
 	Trim, End uint64
-	// Replaces, unless zero, is the log that the manifest is about until now, and whose
-	// place this one takes: the claim retires it. For restore alone.
-	Replaces [16]byte
 }
 
 // Claimed is a manifest that its owner may replace.
@@ -157,27 +154,15 @@ func claimOnce(ctx context.Context, s store.Store, c *Claimant, attempt *uint64)
 // successor is the manifest that claims before, nil where there is none.
 func (c *Claimant) successor(before *Manifest) (*Manifest, error) {
 	if before == nil {
-		if c.Replaces != ([16]byte{}) {
-			return nil, fmt.Errorf("%w (%s): nothing can be restored from it", ErrNoManifest, ManifestKey(c.Node))
-		}
 		return &Manifest{Log: c.Log, Node: c.Node, Epoch: c.Epoch, Incarnation: c.Incarnation, Origin: c.Trim, Uploaded: c.Trim, NextSequence: 1}, nil
 	}
 	m := *before
-	check := c.Log
-	if c.Replaces != ([16]byte{}) && before.Log != c.Log {
-		check = c.Replaces
-	}
-	if err := before.Check(check, c.End); err != nil {
+	if err := before.Check(c.Log, c.End); err != nil {
 		return nil, err
 	}
 	if before.Epoch >= c.Epoch {
 		return nil, fmt.Errorf("%w: the manifest of node %q is held by incarnation %x with epoch %d, and this one has epoch %d: "+
 			"another sidecar serves this log, or took it over", ErrFenced, c.Node, before.Incarnation, before.Epoch, c.Epoch)
-	}
-	if before.Log != c.Log {
-		m.Retired = append(m.Retired[:len(m.Retired):len(m.Retired)],
-			Retired{Log: before.Log, Epoch: before.Epoch, Uploaded: before.Uploaded, AtNS: before.UploadedAtNS, Origin: c.Trim})
-		m.Log = c.Log
 	}
 	m.Epoch, m.Incarnation = c.Epoch, c.Incarnation
 	if c.Trim > m.Uploaded {

@@ -9,8 +9,8 @@ import (
 	"github.com/walsidecar/walsidecar/upload/store"
 )
 
-// DefaultOrphanGrace is how old an orphan is before GC deletes it. What makes GC safe
-// does not depend on it; it leaves a human time to notice.
+// DefaultOrphanGrace is how old an orphan is before GC deletes it. Of what sidecars put,
+// GC is sure without it; a restore puts its state object before it has the manifest.
 const DefaultOrphanGrace = 24 * time.Hour
 
 // listPage is how many keys one request lists, as many as S3 gives.
@@ -22,6 +22,7 @@ type GCOptions struct {
 	Delete bool
 	// Grace is how old they must be; 0: DefaultOrphanGrace. It goes by the store's clock
 	// alone: how much older an orphan is than the newest object that the node has there.
+	// It has to be longer than a restore takes.
 	Grace time.Duration
 }
 
@@ -59,6 +60,8 @@ type GCReport struct {
 //   - So what that manifest does not name, and is of another incarnation than its own, is
 //     not named by any later manifest either. Objects of its own incarnation are left
 //     alone, whatever their sequence: they may be on their way into the next commit.
+//   - A restore alone puts an object, its state, before it has the manifest. The grace time
+//     covers that.
 //   - An object whose put is still on its way is not in the listing; the next GC finds it.
 //
 // Listings that are late only make it find less: what they show and is gone is deleted once

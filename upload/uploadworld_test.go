@@ -442,3 +442,8 @@ func (w *uploadWorld) String() string {
 	return fmt.Sprintf("%d commits, %d puts, %d objects, uploaded %d of %d, owners %d",
 		w.commits, w.s.Requests(simstore.Put), len(w.s.Keys()), w.uploaded, w.dataEnd, len(w.owners))
 }
+
+// append1 appends one record.
+func (w *testWorld) append1(id stream.ID, payload string) {
+	w.append(&stream.Batch{Entries: []stream.Entry{{Stream: id, Payload: []byte(payload)}}})
+}
