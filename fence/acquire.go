@@ -20,13 +20,6 @@ const (
 	maxTries = 8
 )
 
-// Clock is the time that Acquire and Watch go by. Now runs on while the machine is
-// suspended, as device.NowNS does.
-type Clock interface {
-	Now() time.Duration
-	Sleep(ctx context.Context, d time.Duration) error // ctx's error where that ends first
-}
-
 // Request says for whom to acquire a fence.
 type Request struct {
 	Key       Key      // of this start: KeyOf(node, incarnation)

@@ -251,20 +251,7 @@ func kindOf(err error) string {
 // request is a start or takeover through the attachment.
 func (x *attachment) request(incarnation byte, owner *fence.Owner) fence.Request {
 	return fence.Request{Key: fence.KeyOf("n", [16]byte{incarnation}), Boot: [16]byte{1}, Exclusive: true, Abort: fence.PreemptByAbort("auto", x.caps),
-		Take: fence.TakeQuiet, Clock: realClock{}, Newest: func(context.Context) (fence.Owner, error) { return *owner, nil }}
-}
-
-type realClock struct{}
-
-func (realClock) Now() time.Duration { return time.Duration(device.NowNS()) }
-
-func (realClock) Sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+		Take: fence.TakeQuiet, Clock: fence.SystemClock{}, Newest: func(context.Context) (fence.Owner, error) { return *owner, nil }}
 }
 
 func report(t *testing.T, what string, out fence.Outcome, took time.Duration) {
@@ -312,7 +299,7 @@ func TestLabAcquire(t *testing.T) {
 		if err := fence.Check(a.fence(), last.Key); !errors.Is(err, fence.ErrFenced) || !strings.Contains(err.Error(), taken.Key.String()) {
 			t.Errorf("A checks: %v", err)
 		}
-		if err := fence.Watch(context.Background(), a.fence(), last.Key, realClock{}, true); !errors.Is(err, fence.ErrFenced) {
+		if err := fence.Watch(context.Background(), a.fence(), last.Key, fence.SystemClock{}, true); !errors.Is(err, fence.ErrFenced) {
 			t.Errorf("A's heartbeat: %v", err)
 		}
 	})

@@ -2,6 +2,7 @@ package fence
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -132,6 +133,41 @@ func Plan(s Situation) Step {
 		return Step{Action: ActReplace, Key: st.Holder}
 	}
 	return takeFromAnother(s)
+}
+
+// Foresee gives the steps that a start would take if nobody else did anything and every
+// command succeeded; the last one is ActDone or ActRefuse. It is for a dry run. here says
+// whether this attachment is taken for the one that holds, which only ActReplace finds out.
+func Foresee(s Situation, here bool) []Step {
+	var steps []Step
+	for {
+		step := Plan(s)
+		steps = append(steps, step)
+		switch step.Action {
+		case ActDone, ActRefuse:
+			return steps
+		case ActReplace:
+			if !here {
+				s.NotHere = step.Key
+				continue
+			}
+			s.Replaced, s.Held = step.Key, true
+			s.Status = Status{Keys: []Key{s.Me}, Holder: s.Me, Type: WriteExclusive}
+		case ActWatch:
+			s.Quiet, s.OwnerQuiet = step.Key, s.OwnerQuiet || step.Key == 0
+		case ActRegister:
+			s.Status.Keys = append(slices.Clone(s.Status.Keys), s.Me)
+		case ActReserve:
+			s.Held, s.Status.Holder, s.Status.Type = true, s.Me, WriteExclusive
+		case ActPreempt:
+			s.Preempted, s.Held, s.Status.Holder = step.Key, true, s.Me
+			if step.Abort {
+				s.Aborted = step.Key
+			}
+		case ActWait:
+			s.MustWait, s.HeldFor = true, s.HeldFor+step.For
+		}
+	}
 }
 
 // takeFromAnother plans for a reservation that another attachment holds.

@@ -2,6 +2,7 @@ package fence
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 )
@@ -110,6 +111,32 @@ func TestPlanIsTheRoutineOfTheDesign(t *testing.T) {
 				t.Errorf("got %+v\nwant %+v", got, c.want)
 			}
 		})
+	}
+}
+
+func TestForesee(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		s    Situation
+		here bool
+		want string
+	}{
+		{"takeover by abort", base(held(ownerKey)), false, "replace watch register preempt done"},
+		{"plain takeover", with(base(held(ownerKey)), func(s *Situation) { s.Abort = false }), false, "replace watch register preempt wait done"},
+		{"a restart after a reboot", base(held(ownerKey)), true, "replace wait done"},
+		{"an ordinary restart", with(base(held(ownerKey)), func(s *Situation) { s.Owner.Boot = here }), true, "replace done"},
+		{"after a reset", base(free()), false, "watch register reserve wait done"},
+		{"another node's", base(held(foreign)), false, "replace refuse"},
+		{"attach", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere)}, false, "watch wait done"},
+		{"a file", Situation{Mode: ModeLock}, false, "done"},
+	} {
+		var got []string
+		for _, step := range Foresee(c.s, c.here) {
+			got = append(got, string(step.Action))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q, want %q", c.name, strings.Join(got, " "), c.want)
+		}
 	}
 }
 
