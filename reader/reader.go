@@ -143,8 +143,9 @@ type Config struct {
 // New returns the reader of a log that was recovered up to c.Durable.
 func New(c Config) *Reader {
 	r := &Reader{
-		archive: c.Archive, joins: map[stream.ID]upload.Join{}, scans: turns{free: MaxColdScans}, replays: turns{free: MaxColdReplays},
-		dev: c.Device, tail: c.Tail, check: ringwal.NewFrameChecker(c.Superblock), geo: c.Superblock.Geometry,
+		archive: c.Archive, joins: map[stream.ID]upload.Join{}, scans: turns{free: MaxColdScans, lasts: turnLasts},
+		replays: turns{free: MaxColdReplays, lasts: turnLasts},
+		dev:     c.Device, tail: c.Tail, check: ringwal.NewFrameChecker(c.Superblock), geo: c.Superblock.Geometry,
 		dir: c.Directory, index: c.Index, marks: c.Marks, durable: c.Durable, trim: c.Superblock.Trim, origin: c.Superblock.Origin,
 		changed: make(chan struct{}),
 	}

@@ -37,6 +37,7 @@ type readAhead interface{ Close() }
 type turns struct {
 	mu      sync.Mutex
 	free    int
+	lasts   time.Duration // turnLasts
 	holders []*turn
 	queue   []chan struct{} // who waits, in order; a signal says: look again
 }
@@ -63,7 +64,7 @@ func (t *turn) enter(ctx context.Context) (readAhead, error) {
 	s.queue = append(s.queue, look)
 	for {
 		next := s.queue[0] == look
-		ok, after := false, turnLasts
+		ok, after := false, s.lasts
 		if next {
 			ok, after = s.take()
 		}
@@ -109,13 +110,13 @@ func (s *turns) take() (ok bool, after time.Duration) {
 		s.free--
 		return true, 0
 	}
-	after = turnLasts
+	after = s.lasts
 	now := time.Now()
 	for i, t := range s.holders { // the oldest first
 		if t.running {
 			continue
 		}
-		left := turnLasts - now.Sub(t.since)
+		left := s.lasts - now.Sub(t.since)
 		if left <= 0 {
 			t.holds.Close()
 			t.holds = nil
