@@ -46,7 +46,7 @@ func newBenchCommand(a *app) *cobra.Command {
 			"end. What holds data is refused. --null measures the door alone, and keeps nothing.\n" +
 			"\n" +
 			"--size, --producers and --inflight may be lists: one result for each combination. Latencies\n" +
-			"count from the intended send time. Without --rate each producer has --inflight records\n" +
+			"count from the intended send time; of producers with 64 in flight or more, one record of 8 is timed. Without --rate each producer has --inflight records\n" +
 			"unanswered (1: the closed loop); with it, all together send so many a second, as far as\n" +
 			"--inflight allows. Over HTTP each record is a request of its own.",
 		Args: cobra.NoArgs,
