@@ -40,7 +40,7 @@ func (k *keeper) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	defer k.mu.Unlock()
 	now := time.Now()
 	lookAgain := k.refused && now.Sub(k.found) >= credentialsPause
-	have := k.current.HasKeys() && !(k.current.CanExpire && !now.Before(k.current.Expires))
+	have := k.current.HasKeys() && (!k.current.CanExpire || now.Before(k.current.Expires))
 	renew := k.current.CanExpire && now.After(k.current.Expires.Add(-credentialsRenewal)) && now.Sub(k.asked) >= credentialsPause
 	if have && !lookAgain && !renew {
 		return k.current, nil

@@ -112,7 +112,7 @@ func (e *unknownError) Unwrap() error { return e.err }
 func linkNew(from, to string) (fs.FileInfo, error) {
 	err := os.Link(from, to)
 	info, statErr := os.Stat(from)
-	if statErr == nil && links(info) == 2 {
+	if statErr == nil && twoNames(info) {
 		// Also after an error: an NFS client that repeats a link whose answer was lost is
 		// told that the name exists. The number of links says whose it is.
 		return info, nil
@@ -129,11 +129,9 @@ func linkNew(from, to string) (fs.FileInfo, error) {
 	return nil, &unknownError{err}
 }
 
-func links(info fs.FileInfo) uint64 {
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		return uint64(stat.Nlink)
-	}
-	return 0
+func twoNames(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stat.Nlink == 2
 }
 
 func (d *directory) Get(ctx context.Context, key string) ([]byte, Version, error) {

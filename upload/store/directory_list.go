@@ -82,16 +82,15 @@ func (l *listing) mayHold(dir string) bool {
 }
 
 func (l *listing) add(key string) error {
-	if !strings.HasPrefix(key, l.prefix) || key <= l.after || checkKey(key) != nil {
+	if !strings.HasPrefix(key, l.prefix) || key <= l.after || !validKey(key) {
 		return nil
 	}
 	info, v, err := l.d.stat(filepath.Join(l.d.root, filepath.FromSlash(key)))
-	if notThere(err) {
-		return nil
+	switch {
+	case err == nil:
+		l.found = append(l.found, Info{Key: key, SizeBytes: info.Size(), Version: v, Modified: info.ModTime()})
+	case notThere(err):
+		err = nil // gone meanwhile
 	}
-	if err != nil {
-		return err
-	}
-	l.found = append(l.found, Info{Key: key, SizeBytes: info.Size(), Version: v, Modified: info.ModTime()})
-	return nil
+	return err
 }

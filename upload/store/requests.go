@@ -43,7 +43,7 @@ func (b *bucket) do(ctx context.Context, r request, try func(context.Context) er
 	began := time.Now()
 	for n := 1; ; n++ {
 		v := b.attempt(ctx, r, n, try)
-		if v.kind == ErrNotFound && v.code != "NoSuchKey" {
+		if errors.Is(v.kind, ErrNotFound) && v.code != "NoSuchKey" {
 			v = b.settleNotFound(ctx, r, v)
 		}
 		if v.kind == nil {
@@ -51,7 +51,7 @@ func (b *bucket) do(ctx context.Context, r request, try func(context.Context) er
 			return nil
 		}
 		err := &Error{Op: r.op, Store: b.String(), Key: r.key, Kind: v.kind, Code: v.code, Attempts: n, Cause: v.cause}
-		if err.Kind == ErrUnavailable || err.Kind == ErrDenied || err.Kind == ErrUnknownOutcome || v.again {
+		if failed(err.Kind) {
 			b.counters.lastTrouble.Store(&Trouble{At: time.Now(), Error: err})
 		}
 		if v.credentials && b.credentials.refuse(ctx) {
@@ -69,7 +69,7 @@ func (b *bucket) do(ctx context.Context, r request, try func(context.Context) er
 }
 
 func failed(kind error) bool {
-	return kind == ErrUnavailable || kind == ErrDenied || kind == ErrUnknownOutcome
+	return errors.Is(kind, ErrUnavailable) || errors.Is(kind, ErrDenied) || errors.Is(kind, ErrUnknownOutcome)
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -276,7 +276,7 @@ func (b *bucket) List(ctx context.Context, prefix, after string, limit int) ([]I
 		for _, object := range out.Contents {
 			key := strings.TrimPrefix(aws.ToString(object.Key), below)
 			after = max(after, key)
-			if checkKey(key) == nil { // others are not ours
+			if validKey(key) { // others are not ours
 				found = append(found, Info{Key: key, SizeBytes: aws.ToInt64(object.Size),
 					Version: Version(aws.ToString(object.ETag)), Modified: aws.ToTime(object.LastModified)})
 			}

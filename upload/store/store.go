@@ -211,6 +211,8 @@ func checkKey(key string) error {
 	return nil
 }
 
+func validKey(key string) bool { return checkKey(key) == nil }
+
 const maxElementBytes = 200
 
 func keyByte(c byte) bool {

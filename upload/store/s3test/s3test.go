@@ -118,10 +118,10 @@ func start(t testing.TB, binary, dir string) (*Server, error) {
 	for {
 		select {
 		case err := <-ended:
-			return nil, fmt.Errorf("it ended: %v: %s", err, output.String())
+			return nil, fmt.Errorf("it ended: %w: %s", err, output.String())
 		case <-ctx.Done():
 			_ = command.Process.Kill()
-			return nil, fmt.Errorf("not ready: %v: %s", ctx.Err(), output.String())
+			return nil, fmt.Errorf("not ready: %w: %s", ctx.Err(), output.String())
 		case <-time.After(10 * time.Millisecond):
 		}
 		response, err := http.Get(s.Endpoint + health)
@@ -136,7 +136,9 @@ func start(t testing.TB, binary, dir string) (*Server, error) {
 	t.Cleanup(func() {
 		alive.Close()
 		_ = command.Process.Kill()
-		<-ended
+		if err := <-ended; err != nil {
+			t.Logf("s3dev: %v", err) // "signal: killed"
+		}
 	})
 	return s, nil
 }
