@@ -14,7 +14,7 @@ import (
 // newStoreHost is a host whose log is uploaded to a directory.
 func newStoreHost(t *testing.T, settings ...string) *host {
 	t.Helper()
-	h := newHost(t, append([]string{"NODE=shop-1"}, settings...)...)
+	h := newHost(t, append([]string{"NODE=shop-1", "LINGER=50ms"}, settings...)...)
 	h.set("STORE=" + h.path("objects"))
 	return h
 }

@@ -36,10 +36,10 @@ type Restored struct {
 	Already bool `json:"already"`
 
 	LostLogUUID string `json:"lost_log_uuid"`
-	// What the lost log took at or above LostFromPosition, and that is what it was given
-	// after LostSince or shortly before, did not reach the store.
+	// What the lost log took at or above LostFromPosition, from about LostSince on, did not
+	// reach the store.
 	LostFromPosition uint64    `json:"lost_from_position"`
-	LostSince        time.Time `json:"lost_since"`
+	LostSince        time.Time `json:"lost_since,omitzero"` // unknown where nothing was ever uploaded
 	OriginPosition   uint64    `json:"origin_position"` // where the new log begins
 
 	Streams          int `json:"streams"`
@@ -111,8 +111,12 @@ func Restore(ctx context.Context, o RestoreOptions) (*Restored, error) {
 // describeRestored tells what a manifest knows of the log that was restored last.
 func describeRestored(m *upload.Manifest) *Restored {
 	lost := m.Retired[len(m.Retired)-1]
-	return &Restored{LogUUID: uuid.UUID(m.Log).String(), Node: m.Node, LostLogUUID: uuid.UUID(lost.Log).String(),
-		LostFromPosition: lost.Uploaded, LostSince: time.Unix(0, lost.AtNS).UTC(), OriginPosition: lost.Origin}
+	done := &Restored{LogUUID: uuid.UUID(m.Log).String(), Node: m.Node, LostLogUUID: uuid.UUID(lost.Log).String(),
+		LostFromPosition: lost.Uploaded, OriginPosition: lost.Origin}
+	if lost.AtNS != 0 {
+		done.LostSince = time.Unix(0, lost.AtNS).UTC()
+	}
+	return done
 }
 
 // restoredAlready describes the log that an earlier restore made.
@@ -147,7 +151,7 @@ func lookAtTarget(path string, m *upload.Manifest) (*ringwal.Superblock, error) 
 	sb := sbs.Newest
 	id := uuid.UUID(sb.UUID)
 	if sb.UUID == m.Log {
-		if err == nil && len(m.Retired) > 0 && sb.Incarnation == m.Incarnation {
+		if err == nil && len(m.Retired) > 0 && m.Uploaded == sb.Origin && sb.Incarnation == m.Incarnation {
 			return sb, nil
 		}
 		return nil, fmt.Errorf("%w: it holds log %s itself: it is not lost; start it", ErrNotOurs, id)

@@ -97,6 +97,8 @@ func loseLog(t *testing.T) *lostLog {
 	for i := range 4 {
 		d.append(orders.ID, fmt.Appendf(nil, "order %d", i))
 	}
+	d.send(&wire.Append{HasProducer: true, Producer: named.ID, Sequence: 100, Entries: []wire.Entry{{Stream: closed.ID, Payload: []byte("from upstream")}}})
+	d.decode(d.next(), &wire.AppendAck{})
 	d.append(closed.ID, []byte("the last word"))
 	d.send(&wire.StreamSeal{Stream: closed.ID})
 	var info wire.StreamInfo
@@ -183,7 +185,7 @@ func TestP4_RestoreGoesOnBehindAGap(t *testing.T) {
 	if records, gaps := l.read(t, "orders"); fmt.Sprint(records) != fmt.Sprint(want) || fmt.Sprint(gaps) != "[lost true [8, 8)]" {
 		t.Errorf("read %q with gaps %q", records, gaps)
 	}
-	if records, _ := l.read(t, "closed"); len(records) != 1 {
+	if records, _ := l.read(t, "closed"); len(records) != 2 {
 		t.Errorf("read %q", records)
 	}
 	l.verify(t)
@@ -197,14 +199,14 @@ func TestP4_RestoreGoesOnBehindAGap(t *testing.T) {
 	if orders.FirstOffset != 2 || orders.NextOffset != 8 || orders.ID < 1<<32 || !orders.HasToken {
 		t.Errorf("orders: %+v", orders)
 	}
-	if closed := d.create("closed"); !closed.Sealed || closed.NextOffset != 1 {
+	if closed := d.create("closed"); !closed.Sealed || closed.NextOffset != 2 {
 		t.Errorf("closed: %+v", closed)
 	}
 	d.send(&wire.ProducerOpen{Name: "upstream"})
 	var named wire.ProducerInfo
 	d.decode(d.next(), &named)
-	if named.Created {
-		t.Errorf("the named producer is gone: %+v", named)
+	if named.Created || named.LastSequence != 100 {
+		t.Errorf("the named producer: %+v", named)
 	}
 	send := func(sequence uint64) {
 		d.send(&wire.Append{HasProducer: true, Producer: l.session, Sequence: sequence,
@@ -260,6 +262,74 @@ func TestRestoreIsRepeatedAfterACrashAnywhere(t *testing.T) {
 			}
 			l.verify(t)
 		})
+	}
+}
+
+// Restore can be repeated whatever it has written of the device when it died.
+func TestRestoreIsRepeatedOverAHalfWrittenLog(t *testing.T) {
+	ctx := context.Background()
+	l := loseLog(t)
+	path := filepath.Join(t.TempDir(), "wal")
+	o := l.options(path)
+	o.Store = &crashingStore{Store: l.store, dies: "before the claim"}
+	if _, err := Restore(ctx, o); !errors.Is(err, errDied) {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const slot = ringwal.SlotBytes
+	for what, cut := range map[string][][2]int{
+		"one superblock":           {{slot, len(whole)}},
+		"two superblocks":          {{2 * slot, len(whole)}},
+		"no epoch":                 {{2 * slot, 4 * slot}, {4 * slot, len(whole)}},
+		"one copy of the epoch":    {{3 * slot, len(whole)}},
+		"no checkpoint":            {{4 * slot, len(whole)}},
+		"half of a superblock":     {{slot / 16, len(whole)}},
+		"all":                      {},
+		"nothing that is readable": {{0, len(whole)}},
+	} {
+		torn := []byte(string(whole))
+		for _, c := range cut {
+			clear(torn[c[0]:c[1]])
+		}
+		if err := os.WriteFile(path, torn, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := l.options(path)
+		o.SizeBytes = 0
+		o.Store = &crashingStore{Store: l.store, dies: "before the claim"}
+		if _, err := Restore(ctx, o); !errors.Is(err, errDied) {
+			t.Errorf("%s: the restore does not reach its claim: %v", what, err)
+		}
+	}
+	if _, err := Restore(ctx, l.options(path)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(path); err != nil {
+		t.Error(err)
+	}
+}
+
+// A log that a sidecar has appended to is not taken for the rest of a restore.
+func TestP8_RestoreKeepsALogWithRecords(t *testing.T) {
+	ctx := context.Background()
+	l := loseLog(t)
+	path := filepath.Join(t.TempDir(), "wal")
+	o := l.options(path)
+	o.Store = &crashingStore{Store: l.store, dies: "before the claim"}
+	if _, err := Restore(ctx, o); !errors.Is(err, errDied) {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, path: path, cfg: l.rig.cfg}
+	r.cfg.Path = path
+	r.open() // without its store
+	d := r.dial()
+	d.append(d.create("new").ID, []byte("precious"))
+	r.close()
+	if _, err := Restore(ctx, l.options(path)); !errors.Is(err, ErrNotOurs) {
+		t.Errorf("restored over records: %v", err)
 	}
 }
 

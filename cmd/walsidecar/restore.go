@@ -64,11 +64,15 @@ func runRestore(a *app, cmd *cobra.Command, path string, where *storeFlags, size
 	if done.Already {
 		how = "already took the place of"
 	}
+	since := ""
+	if !done.LostSince.IsZero() {
+		since = ", which is since about " + done.LostSince.Format(time.RFC3339)
+	}
 	_, err = fmt.Fprintf(a.stdout, "%s: log %s of node %s, %s, %s log %s\n"+
 		"%d streams, %d named and %d session producers, as of position %d; new records from position %d on\n"+
-		"lost, if there was any: what was acked at or above position %d, and that is since about %s\n",
+		"lost, if there was any: what was acked at or above position %d%s\n",
 		done.Path, done.LogUUID, done.Node, settings.Size(done.CapacityBytes), how, done.LostLogUUID,
 		done.Streams, done.NamedProducers, done.SessionProducers, done.LostFromPosition, done.OriginPosition,
-		done.LostFromPosition, done.LostSince.Format(time.RFC3339))
+		done.LostFromPosition, since)
 	return err
 }
