@@ -54,7 +54,8 @@ type Gap struct {
 	Kind   wire.GapKind
 	Stream string // "" where the gap concerns the whole log
 	// The records with these offsets are missing, or in the whole log those at
-	// these positions: [From, To).
+	// these positions: [From, To). Where a stream goes on behind a lost log, To is
+	// From: how many records that one had beyond is not known.
 	From, To uint64
 }
 
@@ -62,6 +63,9 @@ type Gap struct {
 func (g *Gap) Error() string {
 	if g.Kind == wire.GapSealed {
 		return fmt.Sprintf("stream %q is sealed: it ends at offset %d", g.Stream, g.From)
+	}
+	if g.Kind == wire.GapDataLost && g.From == g.To {
+		return fmt.Sprintf("gap: what a lost log held of stream %q from offset %d on is lost; other records have these offsets now", g.Stream, g.From)
 	}
 	if g.Stream == "" {
 		return fmt.Sprintf("gap: positions [%d, %d) are %s", g.From, g.To, g.Kind)
