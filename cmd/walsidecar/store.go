@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -66,4 +68,36 @@ func (f *storeFlags) onlyWithout(cmd *cobra.Command, names ...string) error {
 		}
 	}
 	return nil
+}
+
+// watchedStore shows on a terminal how much was read.
+type watchedStore struct {
+	store.Store
+	app   *app
+	read  atomic.Int64
+	shown atomic.Int64 // when, ns since the Unix epoch
+}
+
+// showEvery is the least time between two changes of what is shown.
+const showEvery = 200 * time.Millisecond
+
+// Get counts what it reads.
+func (s *watchedStore) Get(ctx context.Context, key string) ([]byte, store.Version, error) {
+	body, version, err := s.Store.Get(ctx, key)
+	s.count(len(body))
+	return body, version, err
+}
+
+// GetRange counts what it reads.
+func (s *watchedStore) GetRange(ctx context.Context, key string, from int64, dst []byte) error {
+	err := s.Store.GetRange(ctx, key, from, dst)
+	s.count(len(dst))
+	return err
+}
+
+func (s *watchedStore) count(n int) {
+	read, now, shown := s.read.Add(int64(n)), time.Now().UnixNano(), s.shown.Load()
+	if now-shown >= int64(showEvery) && s.shown.CompareAndSwap(shown, now) {
+		s.app.progress("read %d MiB of the store", read>>20)
+	}
 }

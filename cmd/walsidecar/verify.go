@@ -68,7 +68,8 @@ func verifyStore(a *app, cmd *cobra.Command, f *storeFlags, args []string) error
 		return err
 	}
 	var printed error
-	sum, err := upload.Verify(cmd.Context(), s, name, func(found upload.Finding) {
+	sum, err := upload.Verify(cmd.Context(), &watchedStore{Store: s, app: a}, name, func(found upload.Finding) {
+		a.progress("")
 		line := findingLine{Finding: found.Key, Message: found.Err.Error()}
 		if a.json {
 			printed = a.printJSON(line)
@@ -76,6 +77,7 @@ func verifyStore(a *app, cmd *cobra.Command, f *storeFlags, args []string) error
 		}
 		_, printed = fmt.Fprintf(a.stdout, "%s: %s\n", line.Finding, line.Message)
 	})
+	a.progress("")
 	if err != nil {
 		return err
 	}
