@@ -26,13 +26,14 @@ func newDoctorCommand(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			path := ""
-			if len(args) == 1 {
-				path = args[0]
-			} else if path, err = sidecar.ResolveWAL(s.WAL); err != nil {
-				return err
+			if len(args) == 0 {
+				path, err := sidecar.ResolveWAL(s.WAL)
+				if err != nil {
+					return err
+				}
+				args = []string{path}
 			}
-			report := doctor.Examine(path, doctor.Options{Fence: fence.Wish(s.Fence), AcceptVolatile: s.Volatile == "accept"})
+			report := doctor.Examine(args[0], doctor.Options{Fence: fence.Wish(s.Fence), AcceptVolatile: s.Volatile == "accept"})
 			if report.Problems > 0 {
 				a.exit = wire.ExitFailed
 			}

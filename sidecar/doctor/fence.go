@@ -64,17 +64,21 @@ func FenceStatus(path string) (*Fence, error) {
 		}
 		return f, nil
 	}
+	f.readReservation(path)
+	return f, nil
+}
+
+// readReservation fills in what the device says; what it does not say is a Problem.
+func (f *Fence) readReservation(path string) {
 	caps, st, err := fence.Inspect(path)
 	f.Capabilities, f.Mode = &caps, mode(caps)
 	if err != nil {
-		f.Problem = err.Error()
-		f.HolderIs = "unknown"
-		return f, nil
+		f.Problem, f.HolderIs = err.Error(), "unknown"
+		return
 	}
 	f.Generation, f.Holder, f.Type = st.Generation, st.Holder, st.Type
 	f.Registrants = append(f.Registrants, st.Keys...)
 	f.HolderIs = holderIs(st, caps, f.Log)
-	return f, nil
 }
 
 // mode is what auto makes of the capabilities; "" where they refuse a start.

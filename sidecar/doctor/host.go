@@ -73,9 +73,10 @@ func (r *Report) reservation(path string, caps fence.Capabilities, st fence.Stat
 	default:
 		r.add("reservations_persist", Note, "unknown: "+caps.Missing, "")
 	}
-	if caps.SharedAttachment == fence.Yes {
+	switch caps.SharedAttachment {
+	case fence.Yes:
 		r.add("multi_attach", OK, "the namespace can be attached to several hosts", "")
-	} else if caps.SharedAttachment == fence.No {
+	case fence.No:
 		r.add("multi_attach", Note, "the namespace cannot be attached to several hosts", "a peer can take it over only after it was detached here; on EBS enable Multi-Attach (io2)")
 	}
 	if err != nil {
