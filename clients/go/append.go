@@ -219,7 +219,7 @@ type missing struct {
 	session  bool // the session producer
 }
 
-func (m missing) any() bool { return m != missing{} }
+func (m *missing) any() bool { return m.session || m.stream != "" || m.producer != "" }
 
 // prepare encodes a into the scratch message, but for its sequence, or says what
 // is missing to do so.
@@ -332,6 +332,9 @@ func (c *Client) addEntry(a *appending, e wire.Entry) error {
 // headersBlock encodes the headers of the options and then those of an entry
 // behind what the scratch has already.
 func (c *Client) headersBlock(a *appending, opts []AppendOption, own []Header) ([]byte, error) {
+	if len(opts) == 0 && len(own) == 0 {
+		return nil, nil
+	}
 	start, count := len(c.headers), 0
 	block := c.headers[start:]
 	for i := range opts {
@@ -372,7 +375,8 @@ func (c *Client) stream(name string) *streamRef {
 // enqueue puts the prepared append in flight.
 func (c *Client) enqueue(a *appending) Ticket {
 	m := &c.encode
-	r := request{pending: c.newPending(), stream: a.single, streams: a.streams, size: a.size, slots: a.slots}
+	r := c.flight.push(a.size, a.slots)
+	r.pending, r.stream, r.streams = c.newPending(), a.single, a.streams
 	if a.producer == "" {
 		r.sequence = c.producer.next
 		c.producer.next++
@@ -383,8 +387,7 @@ func (c *Client) enqueue(a *appending) Ticket {
 	}
 	c.submitted++
 	r.serial = c.submitted
-	c.place(&r)
-	c.flight.push(r)
+	c.place(r)
 	t := r.pending.ticket()
 	clear(m.Entries) // they point into the caller's memory
 	return t

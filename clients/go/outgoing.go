@@ -172,12 +172,14 @@ func newFlight(limit int) flight {
 func (f *flight) len() int                  { return int(f.tail - f.head) }
 func (f *flight) at(number uint64) *request { return &f.ring[number&uint64(len(f.ring)-1)] }
 
-// push takes the next slot; the caller fills it in.
-func (f *flight) push(r request) {
-	*f.at(f.tail) = r
+// push takes the next slot, which is empty; the caller fills in the rest.
+func (f *flight) push(size, slots int) *request {
+	r := f.at(f.tail)
+	r.size, r.slots = size, slots
 	f.tail++
-	f.bytes += r.size
-	f.slots += r.slots
+	f.bytes += size
+	f.slots += slots
+	return r
 }
 
 // advance moves next behind what was answered.

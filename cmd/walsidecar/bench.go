@@ -46,9 +46,10 @@ func newBenchCommand(a *app) *cobra.Command {
 			"end. What holds data is refused. --null measures the door alone, and keeps nothing.\n" +
 			"\n" +
 			"--size, --producers and --inflight may be lists: one result for each combination. Latencies\n" +
-			"count from the intended send time; of producers with 64 in flight or more, one record of 8 is timed. Without --rate each producer has --inflight records\n" +
-			"unanswered (1: the closed loop); with it, all together send so many a second, as far as\n" +
-			"--inflight allows. Over HTTP each record is a request of its own.",
+			"count from the intended send time; of producers with 64 in flight or more, one record of 8 is\n" +
+			"timed. Without --rate each producer has --inflight records unanswered (1: the closed loop);\n" +
+			"with it, all together send so many a second, as far as --inflight allows. Over HTTP each\n" +
+			"record is a request of its own.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBench(a, cmd, f) },
 	}
