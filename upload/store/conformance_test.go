@@ -3,10 +3,12 @@ package store_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/walsidecar/walsidecar/upload/store"
 	"github.com/walsidecar/walsidecar/upload/store/faultproxy"
 	"github.com/walsidecar/walsidecar/upload/store/s3test"
+	"github.com/walsidecar/walsidecar/upload/store/simstore"
 	"github.com/walsidecar/walsidecar/upload/store/storetest"
 )
 
@@ -29,6 +31,11 @@ func TestDirectoryThroughTwoHandles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	storetest.Run(t, open(t, dir, store.Options{}), open(t, dir, store.Options{}))
+}
+
+func TestSimulated(t *testing.T) {
+	s := &simstore.Store{Now: time.Now}
+	storetest.Run(t, s, s)
 }
 
 func TestS3(t *testing.T) {

@@ -223,7 +223,7 @@ func (d *directory) remove(path string) error {
 
 // begin checks what every operation checks, counts, and gives the key's path.
 func (d *directory) begin(ctx context.Context, op, key string, counted Operation, class Class) (string, error) {
-	if err := checkKey(key); err != nil {
+	if err := CheckKey(key); err != nil {
 		return "", &Error{Op: op, Store: d.root, Key: key, Kind: ErrDenied, Cause: err}
 	}
 	if err := ctx.Err(); err != nil {

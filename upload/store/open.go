@@ -98,7 +98,7 @@ func (l S3) check(where string, u *url.URL) error {
 		return urlError(where, "it is s3://bucket/prefix?parameters")
 	}
 	if l.Prefix != "" {
-		if err := checkKey(l.Prefix); err != nil || len(l.Prefix) > maxPrefixBytes {
+		if err := CheckKey(l.Prefix); err != nil || len(l.Prefix) > maxPrefixBytes {
 			return urlError(where, fmt.Sprintf("its prefix is not what a key may begin with (at most %d bytes of A-Z a-z 0-9 - _ . = /)", maxPrefixBytes))
 		}
 	}

@@ -35,7 +35,7 @@ const (
 // do carries out one operation with try, which makes one request.
 func (b *bucket) do(ctx context.Context, r request, try func(context.Context) error) error {
 	if r.counted != OpList && r.counted != OpDelete {
-		if err := checkKey(r.key); err != nil {
+		if err := CheckKey(r.key); err != nil {
 			return &Error{Op: r.op, Store: b.String(), Key: r.key, Kind: ErrDenied, Cause: err}
 		}
 	}

@@ -291,7 +291,7 @@ func (b *bucket) List(ctx context.Context, prefix, after string, limit int) ([]I
 // Delete of a bucket.
 func (b *bucket) Delete(ctx context.Context, keys []string) error {
 	for _, key := range keys {
-		if err := checkKey(key); err != nil {
+		if err := CheckKey(key); err != nil {
 			return &Error{Op: "delete", Store: b.String(), Key: key, Kind: ErrDenied, Cause: err}
 		}
 	}

@@ -189,8 +189,8 @@ const (
 	MaxConcurrency = 16
 )
 
-// checkKey refuses what cannot be a key everywhere; it also keeps keys below the root.
-func checkKey(key string) error {
+// CheckKey refuses what is not a key of every store; what passes stays below a store's root.
+func CheckKey(key string) error {
 	if len(key) == 0 || len(key) > MaxKeyBytes {
 		return fmt.Errorf("a key has 1 to %d bytes, this one %d", MaxKeyBytes, len(key))
 	}
@@ -211,7 +211,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-func validKey(key string) bool { return checkKey(key) == nil }
+func validKey(key string) bool { return CheckKey(key) == nil }
 
 const maxElementBytes = 200
 

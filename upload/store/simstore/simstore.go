@@ -110,6 +110,8 @@ func (s *Store) request(ctx context.Context, c Call, do func() error) error {
 		unknown = store.ErrUnavailable // the store says what is so, or that it does not know
 	}
 	switch {
+	case c.Op != List && c.Op != Delete && store.CheckKey(c.Key) != nil:
+		return s.fail(c, store.ErrDenied)
 	case ctx.Err() != nil:
 		return s.fail(c, store.ErrUnavailable)
 	case fault == Unavailable:
@@ -309,6 +311,9 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	}
 	return s.request(ctx, Call{Op: Delete, Key: first}, func() error {
 		for _, key := range keys {
+			if store.CheckKey(key) != nil {
+				return store.ErrDenied
+			}
 			if _, there := s.objects[key]; there {
 				delete(s.objects, key)
 				if s.Watch != nil {
