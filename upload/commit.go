@@ -17,6 +17,7 @@ type attempt struct {
 	settle  bool      // its outcome is not known: read before anything else
 	dueNS   int64     // not before, if it is to be settled
 	tries   int
+	sinceNS int64 // when the oldest data that it uploads became durable
 }
 
 // commit begins, repeats or settles an attempt, if one is due.
@@ -36,20 +37,23 @@ func (c *Core) commit(now Instant) *Action {
 	if ready == 0 && c.changes == c.said || now.NS < c.commitDue() {
 		return nil
 	}
+	next := &attempt{running: true}
+	if a != nil {
+		next.tries, next.sinceNS = a.tries, a.sinceNS
+	}
+	if next.sinceNS == 0 && ready > 0 {
+		next.sinceNS = c.groups[0].sinceNS
+	}
 	c.take(now, ready)
 	c.attempts++
 	m := *c.m
 	m.Attempt = c.attempts
+	next.m, next.changes = &m, c.changes
+	c.attempt, c.commitNS = next, now.NS
 	body, err := m.Encode()
-	c.commitNS = now.NS
-	tries := 0
-	if a != nil {
-		tries = a.tries
-	}
-	c.attempt = &attempt{m: &m, changes: c.changes, running: true, tries: tries}
 	if err != nil {
 		// Not for the store to hear of. What is too large becomes small by an index object.
-		c.attempt.running = false
+		next.running = false
 		c.commitFailed(now, err)
 		return nil
 	}

@@ -112,6 +112,8 @@ type Core struct {
 	held   int             // bytes of bodies in groups
 
 	stateEvery uint64 // stateEveryBytes
+	putDue     int64  // nothing is put before, after an error
+	putTries   int
 	retries    retries
 	readDue    int64 // frames, after an error
 	fenced     error
@@ -338,7 +340,7 @@ func (c *Core) Step(now Instant) []*Action {
 	}
 	for _, g := range c.groups {
 		for _, p := range g.puts {
-			if running < PutsAtOnce && !p.done && !p.running && now.NS >= p.dueNS {
+			if running < PutsAtOnce && !p.done && !p.running && now.NS >= c.putDue {
 				actions = append(actions, p.action(c.s.Node))
 				running++
 			}
@@ -373,10 +375,13 @@ func (c *Core) putDone(now Instant, a *Action, r *Result) {
 	bytes := len(p.body)
 	if err := p.result(a, r); err != nil {
 		c.retries.failed(now, whatPut, err)
-		p.dueNS = c.retries.wait(now, c.rng, &p.tries)
+		if now.NS >= c.putDue { // the first to fail of those that were on their way
+			c.putDue = c.retries.wait(now, c.rng, &c.putTries)
+		}
 		return
 	}
 	if p.done {
+		c.putTries, c.putDue = 0, 0
 		c.retries.worked(whatPut)
 		c.held -= bytes
 		c.counters.objects++
@@ -400,13 +405,7 @@ func (c *Core) WakeAt(now Instant) int64 {
 		soonest(c.sinceNS + int64(c.s.Linger))
 	}
 	soonest(c.readDue)
-	for _, g := range c.groups {
-		for _, p := range g.puts {
-			if !p.done && !p.running {
-				soonest(p.dueNS)
-			}
-		}
-	}
+	soonest(c.putDue)
 	soonest(c.commitDue())
 	c.upkeep.wake(c, soonest)
 	return at

@@ -39,6 +39,7 @@ type Options struct {
 type Uploader struct {
 	o       Options
 	core    *Core // of the pump alone
+	now     func() Instant
 	archive *Archive
 
 	durable, dataEnd atomic.Uint64
@@ -57,6 +58,7 @@ type Uploader struct {
 	mu    sync.Mutex
 	state Health
 	stats Stats
+	since int64 // NS of the oldest data that is not uploaded, 0: none
 }
 
 type outcome struct {
@@ -101,7 +103,7 @@ func NewUploader(o Options) *Uploader {
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
-	u := &Uploader{o: o, bell: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+	u := &Uploader{o: o, now: instant, bell: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 		results: make(chan outcome, PutsAtOnce+8)}
 	u.archive = NewArchive(o.Store, o.Claimed.Manifest, nil)
 	committed := o.Settings.Committed
@@ -165,8 +167,9 @@ func (u *Uploader) Stats() Stats {
 	s.DurablePosition, s.UploadedPosition = u.durable.Load(), u.uploaded.Load()
 	if end := u.dataEnd.Load(); end > s.UploadedPosition {
 		s.LagBytes = end - s.UploadedPosition
-	} else {
-		s.LagAge = 0
+		if u.since != 0 {
+			s.LagAge = time.Duration(u.now().NS - u.since)
+		}
 	}
 	return s
 }
@@ -209,7 +212,7 @@ func (u *Uploader) pump() {
 			return
 		default:
 		}
-		now := instant()
+		now := u.now()
 		u.core.Advance(u.durable.Load(), u.dataEnd.Load())
 		if u.flush.Swap(false) {
 			u.core.Flush()
@@ -221,7 +224,7 @@ func (u *Uploader) pump() {
 		position, wants := u.core.WantsFrame(now)
 		if wants {
 			f, next, err := u.o.Frames(position, frame)
-			u.core.Frame(instant(), &f, next, err)
+			u.core.Frame(u.now(), &f, next, err)
 		}
 		if err := u.core.Fenced(); err != nil && !fenced {
 			fenced = true
@@ -259,7 +262,7 @@ func (u *Uploader) pump() {
 
 // take gives the core a result.
 func (u *Uploader) take(out outcome) {
-	u.core.Done(instant(), out.action, out.result)
+	u.core.Done(u.now(), out.action, out.result)
 }
 
 // sleep waits for something to happen.
@@ -271,7 +274,7 @@ func (u *Uploader) sleep(timer *time.Timer, now Instant, running *int, retaining
 	}
 	wait := time.Hour
 	if at := u.core.WakeAt(now); at != 0 {
-		wait = time.Duration(max(at-device.NowNS(), 0))
+		wait = time.Duration(max(at-u.now().NS, 0))
 	}
 	timer.Reset(wait)
 	select {
@@ -310,10 +313,14 @@ func (u *Uploader) show(now Instant) {
 		Compactions: n.compactions, CompactedGroups: n.compactedGroups, DoomedObjects: n.doomed, DeletedObjects: n.deleted,
 		Groups: len(c.m.Groups), ManifestBytes: c.upkeep.manifestBytes, HeldBytes: c.held + c.builder.RawBytes(),
 	}
-	if len(c.groups) > 0 {
-		stats.LagAge = time.Duration(now.NS - c.groups[0].sinceNS)
-	} else if c.waiting {
-		stats.LagAge = time.Duration(now.NS - c.sinceNS)
+	since := int64(0)
+	switch {
+	case c.attempt != nil && c.attempt.m.Uploaded > c.uploaded:
+		since = c.attempt.sinceNS
+	case len(c.groups) > 0:
+		since = c.groups[0].sinceNS
+	case c.waiting:
+		since = c.sinceNS
 	}
 	state := Health{Fenced: c.fenced, Retrying: c.retries.err, Problem: c.upkeep.problem}
 	if state.Retrying != nil {
@@ -321,5 +328,5 @@ func (u *Uploader) show(now Instant) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.state, u.stats = state, stats
+	u.state, u.stats, u.since = state, stats, since
 }

@@ -236,7 +236,9 @@ func (o *owner) committed(m *Manifest) {
 	}
 }
 
-func (w *uploadWorld) now() Instant { return Instant{NS: w.nowNS, WallNS: 1_700_000_000_000_000_000 + w.nowNS} }
+func (w *uploadWorld) now() Instant {
+	return Instant{NS: w.nowNS, WallNS: 1_700_000_000_000_000_000 + w.nowNS}
+}
 
 // step lets the owner do one thing; false: it has nothing to do right now.
 func (o *owner) step() bool {
