@@ -9,6 +9,7 @@ import (
 	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/upload/store"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -20,6 +21,7 @@ type Sources struct {
 	Metrics func() *node.Metrics // nil until the log is open
 	Status  func() *node.Status  // nil until the log is open
 	Host    *session.Host
+	Store   func() *store.Counters // nil without a store
 }
 
 // Collector turns the numbers of a sidecar into metrics when it is scraped; nothing is
@@ -84,6 +86,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	e.gauge(buildInfo, 1, s.Version, s.Revision, s.GoVersion)
 	e.gauge(ready, boolean(s.Ready()))
 	e.host(s.Host)
+	if c := s.Store(); c != nil {
+		e.requests(c)
+	}
 	if m := s.Metrics(); m != nil {
 		e.work(m)
 	}
@@ -144,6 +149,10 @@ func (e emitter) work(m *node.Metrics) {
 
 // state sends how the log stands.
 func (e emitter) state(s *node.Status) {
+	e.gauge(fenceMode, 1, s.Fence.Mode)
+	if s.Uploads != nil {
+		e.uploads(s.Uploads)
+	}
 	e.gauge(inFlight, float64(s.FramesInFlight))
 	e.gauge(degraded, boolean(s.State == "degraded"))
 	e.gauge(failedLog, boolean(s.State == "failed"))

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,11 @@ type uploads struct {
 	uploaded uint64 // in the manifest in force
 	dataEnd  uint64 // end of the newest durable data frame
 	records  uint64 // durable and above the uploaded position of the start
+
+	missing Missing // at the start
 }
+
+func (c *Config) storePatience() time.Duration { return cmp.Or(c.StorePatience, storePatience) }
 
 // readManifest reads the manifest of the log's node, before anything is written: its
 // epoch counts for the next one, and a log that it is not about is refused.
@@ -59,7 +64,7 @@ func (n *Node) readManifest(ctx context.Context, sb *ringwal.Superblock) error {
 		return nil
 	}
 	n.uploads = &uploads{}
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.storePatience())
 	defer cancel()
 	for told := false; ; told = true {
 		m, _, err := upload.ReadManifest(ctx, n.cfg.Objects, sb.Node)
@@ -77,7 +82,7 @@ func (n *Node) readManifest(ctx context.Context, sb *ringwal.Superblock) error {
 			return err
 		}
 		if !told {
-			n.log.Warn("the object store does not answer; the log is not opened without it", "error", err, "patience_seconds", storePatience.Seconds())
+			n.log.Warn("the object store does not answer; the log is not opened without it", "error", err, "patience_seconds", n.cfg.storePatience().Seconds())
 		}
 		select {
 		case <-time.After(time.Second):
@@ -114,7 +119,7 @@ func (n *Node) claim(ctx context.Context, end uint64) error {
 	if u == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.storePatience())
 	defer cancel()
 	sb := n.wal.Superblock()
 	claimed, err := upload.Claim(ctx, n.cfg.Objects, upload.Claimant{
@@ -125,6 +130,7 @@ func (n *Node) claim(ctx context.Context, end uint64) error {
 	}
 	m := claimed.Manifest
 	u.uploaded, u.dataEnd = m.Uploaded, max(u.dataEnd, m.Uploaded)
+	u.missing = Missing{Records: u.records, Bytes: u.dataEnd - u.uploaded}
 	u.archive.Apply(m)
 	u.uploader = upload.NewUploader(upload.Options{
 		Settings: upload.Settings{
@@ -180,7 +186,7 @@ func mayMake(ctx context.Context, c Config) error {
 	if c.Objects == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, storePatience)
+	ctx, cancel := context.WithTimeout(ctx, c.storePatience())
 	defer cancel()
 	if c.Node != "" {
 		m, _, err := upload.ReadManifest(ctx, c.Objects, c.Node)
@@ -325,7 +331,7 @@ func (n *Node) stopUploads() {
 
 // StatusUploads tells how far the store has what the log has.
 type StatusUploads struct {
-	State            string `json:"state"` // ok, retrying, fenced
+	State            string `json:"state"` // UploadsOK, UploadsRetrying, UploadsFenced
 	Problem          string `json:"problem,omitempty"`
 	UploadedPosition uint64 `json:"uploaded_position"`
 	// What is durable and not in the store: bytes of the log, records, and for how long
@@ -349,6 +355,13 @@ type StatusUploads struct {
 	ColdBytes  int64  `json:"cold_bytes"`
 }
 
+// The states of uploads.
+const (
+	UploadsOK       = "ok"
+	UploadsRetrying = "retrying"
+	UploadsFenced   = "fenced"
+)
+
 // uploadStatus is StatusUploads, in the loop; nil without a store.
 func (n *Node) uploadStatus() *StatusUploads {
 	u := n.uploads
@@ -356,15 +369,15 @@ func (n *Node) uploadStatus() *StatusUploads {
 		return nil
 	}
 	state, x, c := u.uploader.State(), u.uploader.Stats(), u.cold.Stats()
-	s := &StatusUploads{State: "ok", UploadedPosition: u.uploaded, LagBytes: x.LagBytes, LagSeconds: x.LagAge.Seconds(),
+	s := &StatusUploads{State: UploadsOK, UploadedPosition: u.uploaded, LagBytes: x.LagBytes, LagSeconds: x.LagAge.Seconds(),
 		LagRecords: u.records - min(u.records, x.UploadedRecords), UploadedRecords: x.UploadedRecords, Objects: x.Objects, StoredBytes: x.StoredBytes,
 		Commits: x.Commits, Retries: x.Retries, Compactions: x.Compactions, DeletedObjects: x.DeletedObjects, HeldBytes: x.HeldBytes,
 		ManifestBytes: x.ManifestBytes, ColdHits: c.Hits, ColdMisses: c.Misses, ColdBytes: c.HeldBytes}
 	switch {
 	case state.Fenced != nil:
-		s.State, s.Problem = "fenced", state.Fenced.Error()
+		s.State, s.Problem = UploadsFenced, state.Fenced.Error()
 	case state.Retrying != nil:
-		s.State, s.Problem = "retrying", state.Retrying.Error()
+		s.State, s.Problem = UploadsRetrying, state.Retrying.Error()
 	case state.Problem != nil:
 		s.Problem = state.Problem.Error()
 	}

@@ -75,7 +75,7 @@ type process struct {
 	child    *child
 	doorDone chan error
 	doors    sync.Once // closes them
-	requests store.Counters
+	requests *store.Counters // nil without a store
 }
 
 // phase is where in its life the process is.
@@ -141,6 +141,10 @@ func (p *process) open(ctx context.Context) error {
 	if err := target.makeDirectories(p.Settings); err != nil {
 		return err
 	}
+	objects, err := p.openStore(ctx, target)
+	if err != nil {
+		return err
+	}
 	budget := session.NewBudget(int64(p.Settings.Memory) / sessionShare)
 	if target.store != settings.NoStore {
 		budget = session.NewBudget(int64(p.Settings.Memory) / sessionShare / 4 * 3) // the rest is for uploads
@@ -166,10 +170,6 @@ func (p *process) open(ctx context.Context) error {
 		case <-opened:
 		}
 	}()
-	objects, err := p.openStore(ctx, target)
-	if err != nil {
-		return err
-	}
 	probed := p.probe(ctx, objects)
 	n, err := node.Open(ctx, node.Config{
 		Path: target.path, SizeBytes: int64(p.Settings.WALSize), Node: string(p.Settings.Node), Store: string(target.store),
@@ -179,16 +179,18 @@ func (p *process) open(ctx context.Context) error {
 		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
 		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
 	})
+	if err == nil {
+		p.node.Store(n)
+		if err = <-probed; err != nil {
+			err = errors.Join(err, p.shutDown(n))
+		}
+	}
 	close(opened)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errStopped) {
 			return nil
 		}
 		return err
-	}
-	p.node.Store(n)
-	if err := <-probed; err != nil {
-		return errors.Join(err, p.shutDown(n))
 	}
 	p.sayWhatHolds(target, n)
 	return nil
@@ -245,6 +247,7 @@ func (p *process) openAdmin() error {
 		Metrics: p.logMetrics,
 		Status:  p.logStatus,
 		Host:    p.host,
+		Store:   p.storeCounters,
 	}))
 	admin.RegisterRuntime(registry)
 	var err error
@@ -269,6 +272,8 @@ func (p *process) parkedOn() error {
 	}
 	return nil
 }
+
+func (p *process) storeCounters() *store.Counters { return p.requests }
 
 func (p *process) logMetrics() *node.Metrics {
 	if n := p.node.Load(); n != nil {

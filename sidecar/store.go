@@ -19,8 +19,9 @@ func (p *process) openStore(ctx context.Context, t *target) (store.Store, error)
 	if t.store == settings.NoStore || p.WithoutStore {
 		return nil, nil
 	}
+	p.requests = &store.Counters{}
 	s, err := store.Open(ctx, string(t.store), store.Options{
-		CreateDirectory: t.missing || t.store == settings.DefaultFileStore, Counters: &p.requests,
+		CreateDirectory: t.missing || t.store == settings.DefaultFileStore, Counters: p.requests,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("WALSIDECAR_STORE: %w", err)
