@@ -58,13 +58,6 @@ type Result struct {
 	value   any
 }
 
-// Err is how the action failed, nil where it did not.
-func (r *Result) Err() error { return r.err }
-
-// Failed is the result of an action that was not carried out, or whose answer was lost
-// (err wraps store.ErrUnknownOutcome). For simulations.
-func Failed(err error) Result { return Result{err: err} }
-
 // Do carries the action out on the store.
 func (a *Action) Do(ctx context.Context, s store.Store) (r Result) {
 	ctx = store.WithClass(ctx, a.Class)

@@ -1,7 +1,6 @@
 package upload
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -452,11 +451,6 @@ func (r *retries) wait(now Instant, rng *rand.Rand, tries *int) int64 {
 	wait := min(retryFrom<<min(*tries, 16), retryTo)
 	*tries++
 	return now.NS + int64(wait/2) + rng.Int64N(int64(wait/2))
-}
-
-// stopped reports whether err ends the ownership for ever.
-func stopped(err error) bool {
-	return errors.Is(err, ErrFenced) || errors.Is(err, ErrRetired) || errors.Is(err, ErrOtherLog)
 }
 
 // coreCounters only grow.

@@ -299,7 +299,7 @@ func (u *upkeep) plan(c *Core, now Instant) *job {
 	if u.manifestBytes > u.inlineBytes && len(c.m.Groups) >= u.indexFewest {
 		return u.indexJob(c)
 	}
-	u.lookNS = now.NS + int64(lookEvery)
+	u.lookNS = now.NS + u.lookEvery
 	return nil
 }
 
@@ -330,7 +330,7 @@ func (u *upkeep) jobDone(c *Core, now Instant, a *Action, r *Result) {
 		if j.failed != nil {
 			j.failed(err)
 		}
-		u.lookNS = now.NS + int64(lookEvery)
+		u.lookNS = now.NS + u.lookEvery
 		if !errors.Is(err, errNotWorthIt) {
 			u.problem = err
 		}
