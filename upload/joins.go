@@ -51,6 +51,19 @@ func joinOf(joins []Join, id stream.ID) *Join {
 	return &joins[i]
 }
 
+// newestIDs tells for streams of lost logs under which id they go on now.
+func newestIDs(joins []Join) map[stream.ID]stream.ID {
+	newest := make(map[stream.ID]stream.ID, len(joins))
+	for i := len(joins) - 1; i >= 0; i-- { // from the newest on
+		id := joins[i].Stream
+		if now, found := newest[id]; found {
+			id = now
+		}
+		newest[joins[i].Before] = id
+	}
+	return newest
+}
+
 // Lost reports whether a lost log took all or some of the positions [from, to) with it.
 func (m *Manifest) Lost(from, to uint64) bool {
 	for i := range m.Retired {

@@ -36,6 +36,11 @@ type Trim struct {
 // ErrMissingObject, ErrDamagedObject, those of the store.
 func (r Retention) Plan(ctx context.Context, a *Archive, nowNS int64) ([]Trim, error) {
 	ctx = store.WithClass(ctx, store.CleanUp)
+	joins, err := a.Joins(ctx)
+	if err != nil {
+		return nil, err
+	}
+	newest := newestIDs(joins)
 	v, err := a.look(ctx)
 	if err != nil {
 		return nil, err
@@ -58,15 +63,19 @@ func (r Retention) Plan(ctx context.Context, a *Archive, nowNS int64) ([]Trim, e
 			}
 			for n := range ranges {
 				x := &ranges[n]
-				if before[x.Stream] != 0 {
+				id := x.Stream
+				if now, found := newest[id]; found {
+					id = now // it is trimmed as what goes on where it ended
+				}
+				if before[id] != 0 {
 					continue // a newer range goes already
 				}
-				if r.Age > 0 && x.LastNS < cutoff || r.Bytes > 0 && kept[x.Stream] >= r.Bytes {
-					before[x.Stream] = x.End()
-					order = append(order, x.Stream)
+				if r.Age > 0 && x.LastNS < cutoff || r.Bytes > 0 && kept[id] >= r.Bytes {
+					before[id] = x.End()
+					order = append(order, id)
 					continue
 				}
-				kept[x.Stream] += o.Bytes / o.Records * x.Count
+				kept[id] += o.Bytes / o.Records * x.Count
 			}
 		}
 	}
