@@ -27,6 +27,9 @@ func (b *inbox) ring() {
 	}
 }
 
+// rung reports whether something came since the loop slept last.
+func (b *inbox) rung() bool { return len(b.bell) > 0 }
+
 func (b *inbox) addSession(s *session.Session) {
 	b.mu.Lock()
 	b.ready = append(b.ready, s)

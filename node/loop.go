@@ -41,8 +41,9 @@ type loopState struct {
 	beatNS       int64  // when the next superblock is due as a sign of life
 	heldAt       uint64 // the log is not trimmed beyond it before heldUntilNS; see holdOldWindow
 	heldUntilNS  int64
-	nowNS        int64 // CLOCK_BOOTTIME of this round: a system call, so asked for twice at most
-	wakeAtNS     int64 // when the loop must look again without being rung, 0: never
+	nowNS        int64        // CLOCK_BOOTTIME of this round: a system call, so asked for twice at most
+	wakeAtNS     int64        // when the loop must look again without being rung, 0: never
+	look         session.Look // at rings, before the loop sleeps
 }
 
 // work ties a device write to its frame; recycled.
@@ -90,6 +91,9 @@ func (n *Node) commitLoop() {
 			return
 		}
 		if idle && !decided {
+			if n.wal.InFlight() == 0 {
+				l.look.Before(n.inbox.rung)
+			}
 			n.sleep(timer)
 		}
 	}

@@ -43,6 +43,7 @@ func (n *Node) decide() bool {
 			s := l.ready[0]
 			if l.chunk = s.PopChunk(); l.chunk == nil {
 				n.drained(s)
+				l.look.Emptied(s)
 				l.ready = l.ready[:copy(l.ready, l.ready[1:])]
 				continue
 			}
