@@ -17,7 +17,7 @@ func TestBudgetHalvesOncePerRoundAndGrowsByOnePerRound(t *testing.T) {
 	at := time.Unix(1000, 0)
 	step := func(n int, began, now time.Time, l load) {
 		for range n {
-			if err := b.acquire(t.Context()); err != nil {
+			if _, err := b.acquire(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -51,10 +51,41 @@ func TestBudgetHalvesOncePerRoundAndGrowsByOnePerRound(t *testing.T) {
 	want(16)
 }
 
+// Requests that run into their timeouts: fewer at once, and more time for each, until they
+// get through; then less again.
+func TestBudgetOfASlowLine(t *testing.T) {
+	var shown atomic.Int64
+	b := newBudget(16, &shown)
+	at := time.Unix(1000, 0)
+	for i, want := range []struct {
+		patience float64
+		limit    int64
+	}{{1, 16}, {2, 8}, {4, 4}, {4, 2}, {4, 1}, {4, 1}} {
+		patience, err := b.acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if patience != want.patience || shown.Load() != want.limit {
+			t.Errorf("after %d timeouts: patience %v, limit %d; must be %v, %d", i, patience, shown.Load(), want.patience, want.limit)
+		}
+		now := at.Add(time.Duration(i+1) * time.Second)
+		b.release(now, now.Add(time.Millisecond), loadTooSlow)
+	}
+	for range 200 {
+		if _, err := b.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.release(at, at, loadFine)
+	}
+	if patience, _ := b.acquire(t.Context()); patience != 1 || shown.Load() != 16 {
+		t.Errorf("after 200 successes: patience %v, limit %d; must be 1, 16", patience, shown.Load())
+	}
+}
+
 func TestBudgetServesInOrderAndForgetsWhoLeft(t *testing.T) {
 	var shown atomic.Int64
 	b := newBudget(1, &shown)
-	if err := b.acquire(t.Context()); err != nil {
+	if _, err := b.acquire(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	order := make(chan int, 3)
@@ -66,7 +97,7 @@ func TestBudgetServesInOrderAndForgetsWhoLeft(t *testing.T) {
 			if i == 1 {
 				ctx = leaving
 			}
-			if err := b.acquire(ctx); err != nil {
+			if _, err := b.acquire(ctx); err != nil {
 				return
 			}
 			order <- i

@@ -42,7 +42,7 @@ func (b *bucket) do(ctx context.Context, r request, try func(context.Context) er
 	r.class = classOf(ctx, r.class)
 	began := time.Now()
 	for n := 1; ; n++ {
-		v := b.attempt(ctx, r, n, try)
+		v := b.attempt(ctx, r, try)
 		if errors.Is(v.kind, ErrNotFound) && v.code != "NoSuchKey" {
 			v = b.settleNotFound(ctx, r, v)
 		}
@@ -83,12 +83,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// patience is how much longer than the first attempt a later one may take, so that a store
-// that is merely slow is read from all the same.
-const patience = 6
-
-// attempt makes the nth request of an operation within the class's budget.
-func (b *bucket) attempt(ctx context.Context, r request, n int, try func(context.Context) error) verdict {
+// attempt makes one request within the class's budget.
+func (b *bucket) attempt(ctx context.Context, r request, try func(context.Context) error) verdict {
 	// Asked for before the request, so that their absence is never taken for an answer.
 	if _, err := b.credentials.Retrieve(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -97,19 +93,24 @@ func (b *bucket) attempt(ctx context.Context, r request, n int, try func(context
 		return verdict{kind: ErrDenied, code: "NoCredentials", cause: fmt.Errorf("no credentials: %w", err)}
 	}
 	limit := b.budgets[r.class]
-	if err := limit.acquire(ctx); err != nil {
+	patience, err := limit.acquire(ctx)
+	if err != nil {
 		return verdict{kind: ErrUnavailable, cause: err}
 	}
 	b.counters.Requests[r.counted][r.class].Add(1)
 	a := &attempt{counters: b.counters, class: r.class}
 	began := time.Now()
-	requestCtx, end := a.start(ctx, r.bytes, b.options.AttemptTimeout*time.Duration(min(n, patience)))
-	err := try(requestCtx)
-	if cause := context.Cause(requestCtx); err != nil && cause != nil && status(err) == 0 {
+	requestCtx, end := a.start(ctx, r.bytes, b.options.AttemptTimeout, patience)
+	err = try(requestCtx)
+	cause := context.Cause(requestCtx)
+	if err != nil && cause != nil && status(err) == 0 {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	end()
 	v := judge(r, err, a.sent.Load())
+	if err != nil && (errors.Is(cause, errTooSlow) || errors.Is(cause, errStalled)) {
+		v.load = loadTooSlow
+	}
 	if v.load == loadTooMuch {
 		b.counters.Throttles[r.class].Add(1)
 	}
@@ -123,7 +124,7 @@ func (b *bucket) attempt(ctx context.Context, r request, n int, try func(context
 // settleNotFound asks what a 404 without a name was about (an answer to HEAD has none): the
 // key, or the bucket, or even the credentials. A list is answered in words.
 func (b *bucket) settleNotFound(ctx context.Context, r request, notFound verdict) verdict {
-	v := b.attempt(ctx, request{op: "list", counted: OpList, class: r.class}, 1, func(ctx context.Context) error {
+	v := b.attempt(ctx, request{op: "list", counted: OpList, class: r.class}, func(ctx context.Context) error {
 		_, err := b.client.Load().ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.Bucket, Prefix: b.path(r.key), MaxKeys: aws.Int32(1)})
 		return err
 	})

@@ -381,6 +381,24 @@ func TestRefusalsAreNamedAtOnce(t *testing.T) {
 	}
 }
 
+func TestNoCredentials(t *testing.T) {
+	server := s3test.Start(t)
+	dir := t.TempDir()
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE",
+		"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(dir, "credentials"))
+	t.Setenv("AWS_CONFIG_FILE", filepath.Join(dir, "config"))
+	s := open(t, server.URL("p"), store.Options{})
+	for op, err := range everything(t.Context(), s) {
+		if !errors.Is(err, store.ErrDenied) || !strings.Contains(err.Error(), "no credentials") {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+}
+
 // Credentials that somebody corrects in their file are found without a restart.
 func TestCorrectedCredentialsAreFound(t *testing.T) {
 	server := s3test.Start(t)

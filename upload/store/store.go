@@ -169,8 +169,8 @@ type Options struct {
 	// context may end it sooner.
 	RetryFor time.Duration
 	// AttemptTimeout is how long one request may take, plus its bytes at 2 MB/s; 0:
-	// AttemptTimeout. A request on which no byte moves is given up after as long. Each
-	// repetition of an operation may take that much longer, up to six times.
+	// AttemptTimeout. A request on which no byte moves is given up after as long. Where
+	// requests end like that, later ones have up to four times as long.
 	AttemptTimeout time.Duration
 	// Concurrency is the most requests at once per class; 0: MaxConcurrency.
 	Concurrency int

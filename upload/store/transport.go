@@ -38,7 +38,7 @@ func newTransport(connections int, stall time.Duration) *http.Transport {
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
 		TLSHandshakeTimeout:   min(connectTimeout, stall),
-		ResponseHeaderTimeout: patience * stall,
+		ResponseHeaderTimeout: mostPatience * stall,
 		IdleConnTimeout:       idleTimeout,
 		MaxIdleConnsPerHost:   connections,
 		WriteBufferSize:       64 << 10,
@@ -62,11 +62,11 @@ var errStalled = errors.New("no byte moved for too long")
 
 // start gives the context of an attempt, with its deadline and its watchdog, and what ends
 // both.
-func (a *attempt) start(ctx context.Context, bytes int64, timeout time.Duration) (context.Context, context.CancelFunc) {
-	deadline := timeout + time.Duration(bytes)*time.Second/slowestBytesPerSecond
+func (a *attempt) start(ctx context.Context, bytes int64, timeout time.Duration, patience float64) (context.Context, context.CancelFunc) {
+	deadline := time.Duration(patience * float64(timeout+time.Duration(bytes)*time.Second/slowestBytesPerSecond))
 	ctx, cancelDeadline := context.WithTimeoutCause(ctx, deadline, errTooSlow)
 	ctx, cancel := context.WithCancelCause(ctx)
-	a.stall = timeout
+	a.stall = time.Duration(patience * float64(timeout))
 	a.watchdog = time.AfterFunc(a.stall, func() { cancel(errStalled) })
 	ctx = context.WithValue(ctx, attemptKey{}, a)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { a.sent.Store(true) }})
