@@ -254,6 +254,29 @@ func TestRestoreAfterALostDevice(t *testing.T) {
 	}
 }
 
+// An operator who was wrong: the old log is still served while another one takes its place.
+// It stops by the store alone, and acks nothing that the new one does not have for long.
+func TestP6_ARestoreStopsTheOldOwner(t *testing.T) {
+	h := newStoreHost(t)
+	old := h.serve()
+	h.must("append", "orders", "one")
+	h.must("flush")
+	h.run(h.stored("restore", h.path("new"), "--size", "32MiB", "--old-device-is-gone")...).ok(t)
+	h.run("append", "orders", "nobody's") // acked or not: its sidecar has lost the log, and hears of it at its next commit
+	if code := old.wait(); code != 10 || !strings.Contains(old.stderr.String(), "taken this one's place") {
+		t.Errorf("the old owner ends with %d: %s", code, old.stderr)
+	}
+	h.set("WAL=" + h.path("new"))
+	h.serve()
+	if got := h.must("append", "orders", "two"); got != "1\n" {
+		t.Errorf("append printed %q", got)
+	}
+	h.must("flush")
+	if got := h.must(h.stored("read", "orders")...); got != "one\ntwo\n" {
+		t.Errorf("read printed %q", got)
+	}
+}
+
 // make makes a file in the host's directory.
 func (h *host) make(name string, body []byte) {
 	h.t.Helper()
