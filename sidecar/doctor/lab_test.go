@@ -30,6 +30,7 @@ func TestLabWhoHoldsADevice(t *testing.T) {
 	for _, bus := range []string{"NVME", "SCSI"} {
 		t.Run(bus, func(t *testing.T) {
 			a, b := os.Getenv("PRLAB_"+bus+"_A"), os.Getenv("PRLAB_"+bus+"_B")
+			blank(t, b)
 			if _, err := node.Format(node.FormatOptions{Path: a, Node: "n1"}); err != nil {
 				t.Fatal(err)
 			}
@@ -70,6 +71,25 @@ func TestLabWhoHoldsADevice(t *testing.T) {
 				t.Errorf("cleared: %+v, %v", st, err)
 			}
 		})
+	}
+}
+
+// blank clears what an earlier test left.
+func blank(t *testing.T, path string) {
+	t.Helper()
+	if _, err := doctor.FenceClear(path, status(t, path).Holder); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
 	}
 }
 
