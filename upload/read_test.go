@@ -381,7 +381,7 @@ func TestTheStateObjectAndTheJournalsBehindItAreTheState(t *testing.T) {
 	for _, groupBytes := range []int{8 << 10, 1 << 30} {
 		for _, inline := range []int{0, 256} {
 			s, m := w.archive(groupBytes, inline)
-			joins := []Join{{Stream: 2, Before: 1, At: 7}}
+			joins := []Join{{Stream: 1 << 40, Before: 1, At: 7}} // of a stream that was deleted
 			o, ref, err := BuildState(testLog, 1, w.id(m), &State{Position: position, Checkpoint: checkpoint, Joins: joins})
 			must(t, err)
 			w.put(s, o)
@@ -463,7 +463,8 @@ func TestAnErrorOfTheStoreIsGivenOnAndTheReadGoesOn(t *testing.T) {
 	failing := &failingStore{memStore: s}
 	a, err := OpenArchive(background, failing, "test", nil)
 	must(t, err)
-	failing.fail = func() bool { return random.IntN(8) == 0 }
+	requests := 0
+	failing.fail = func() bool { requests++; return requests == 3 || random.IntN(8) == 0 }
 	want := byStream(items)[1]
 	var got []Record
 	scan := a.Read(1, 0, math.MaxUint64)

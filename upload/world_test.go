@@ -203,7 +203,7 @@ func (w *testWorld) workload(random *rand.Rand, n, maxPayload int) {
 			})
 		case 2:
 			if len(ids) > 2 {
-				at := random.IntN(len(ids))
+				at := 1 + random.IntN(len(ids)-1) // the first one stays
 				id := ids[at]
 				ids = append(ids[:at], ids[at+1:]...)
 				w.retry(func() error { return w.c.Delete(id) })
