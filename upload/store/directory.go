@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -28,6 +29,7 @@ import (
 type directory struct {
 	root     string
 	counters *Counters
+	tidied   sync.Once
 }
 
 // temporaryAge is when a file in .tmp belongs to nobody: no put takes that long.
@@ -59,7 +61,6 @@ func openDirectory(root string, o Options) (*directory, error) {
 	if err != nil {
 		return nil, d.fail("open", "", err)
 	}
-	d.removeTemporary()
 	return d, nil
 }
 
@@ -228,6 +229,9 @@ func (d *directory) begin(ctx context.Context, op, key string, counted Operation
 	}
 	if err := ctx.Err(); err != nil {
 		return "", &Error{Op: op, Store: d.root, Key: key, Kind: ErrUnavailable, Cause: err}
+	}
+	if counted == OpPut {
+		d.tidied.Do(d.removeTemporary) // not at the start: who only reads changes nothing
 	}
 	d.counters.Requests[counted][classOf(ctx, class)].Add(1)
 	return filepath.Join(d.root, filepath.FromSlash(key)), nil

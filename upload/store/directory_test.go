@@ -31,7 +31,7 @@ func TestDirectoryObjectsArePlainFiles(t *testing.T) {
 	}
 }
 
-// What a crash left half written is nobody's object, and goes with the next start.
+// What a crash left half written is nobody's object, and goes with the first put of the next start.
 func TestDirectoryLeftoversOfACrash(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, store.Options{})
@@ -51,6 +51,12 @@ func TestDirectoryLeftoversOfACrash(t *testing.T) {
 	s = open(t, dir, store.Options{})
 	if found, err := s.List(t.Context(), "", "", 10); err != nil || len(found) != 1 || found[0].Key != "o" {
 		t.Errorf("%v, %v", found, err)
+	}
+	if _, err := os.Stat(old); err != nil {
+		t.Errorf("who only reads removed something: %v", err)
+	}
+	if _, err := s.PutIfAbsent(t.Context(), "p", []byte("x")); err != nil {
+		t.Fatal(err)
 	}
 	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("an old leftover is still there: %v", err)
