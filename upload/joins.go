@@ -116,8 +116,10 @@ func succeed(joins []Join, successions []stream.Succession) []Join {
 
 // ReadParts calls visit with the records of parts, in order, each valid during the call,
 // and missing where records are not there: lost between two parts ([at, at): how many is
-// not known), else trimmed. Errors: those of Scan.Next, visit's and missing's.
+// not known), else trimmed since parts was made. Errors: those of Scan.Next, ErrManifest
+// where records should be there and are not, visit's and missing's.
 func (a *Archive) ReadParts(ctx context.Context, parts []Part, visit func(*Record) error, missing func(lost bool, from, to uint64) error) error {
+	m := a.Manifest()
 	for i, p := range parts {
 		if i > 0 {
 			if err := missing(true, p.From, p.From); err != nil {
@@ -125,20 +127,29 @@ func (a *Archive) ReadParts(ctx context.Context, parts []Part, visit func(*Recor
 			}
 		}
 		next := p.From
-		err := a.Records(ctx, p.Stream, p.From, p.To, func(r *Record) error {
-			if r.Offset > next {
-				if err := missing(false, next, r.Offset); err != nil {
-					return err
-				}
+		reach := func(offset uint64) error {
+			from := next
+			next = offset
+			switch {
+			case from == offset:
+				return nil
+			case a.Manifest() == m: // nothing was compacted meanwhile
+				return problem(ErrManifest, "groups", 0, "no object holds the records [%d, %d) of stream %d", from, offset, p.Stream)
 			}
-			next = r.Offset + 1
+			return missing(false, from, offset)
+		}
+		err := a.Records(ctx, p.Stream, p.From, p.To, func(r *Record) error {
+			if err := reach(r.Offset); err != nil {
+				return err
+			}
+			next++
 			return visit(r)
 		})
+		if err == nil {
+			err = reach(p.To)
+		}
 		if err != nil {
 			return err
-		}
-		if next < p.To {
-			return problem(ErrManifest, "groups", 0, "no object holds the records [%d, %d) of stream %d", next, p.To, p.Stream)
 		}
 	}
 	return nil
