@@ -74,6 +74,15 @@ func (n *Node) Close(ctx context.Context) error {
 			err = fmt.Errorf("the log was not closed cleanly: %w", ctx.Err())
 		}
 	}
+	return n.giveBack(err)
+}
+
+// Abandon gives the device back as a crash would leave it, for the next start to recover.
+// What the fence holds stays held.
+func (n *Node) Abandon() error { return n.giveBack(nil) }
+
+// giveBack ends the log and gives the device back; why it was not closed in order is err.
+func (n *Node) giveBack(err error) error {
 	n.inbox.addCall(func() { n.loop.quit = true })
 	patience, cancel := context.WithTimeout(context.Background(), stopPatience)
 	defer cancel()

@@ -38,6 +38,9 @@ type Fencing struct {
 	AcceptVolatile bool
 	Preempt        PreemptBy
 	Forced         bool // take it from an owner that is alive, too
+	// Replaces is the owner whose log is to be taken over, as it was seen before: an owner that
+	// came since was faster. nil: whoever it is.
+	Replaces *fence.Owner
 }
 
 // fenced is the hold of this start on its device.
@@ -115,8 +118,15 @@ func (n *Node) owner(context.Context) (fence.Owner, error) {
 	if err != nil {
 		return fence.Owner{}, err
 	}
-	sb := sbs.Newest
-	return fence.Owner{Node: sb.Node, Epoch: sb.Epoch, Key: fence.Key(sb.FenceKey), Boot: sb.BootID, StallAfter: sb.StallAfter, Clean: sb.Clean}, nil
+	o := ownerOf(sbs.Newest)
+	if seen := n.cfg.Fencing.Replaces; seen != nil && (o.Epoch != seen.Epoch || o.Key != seen.Key) {
+		return o, fmt.Errorf("%w: epoch %d, key %s, came after epoch %d, key %s", fence.ErrLostRace, o.Epoch, o.Key, seen.Epoch, seen.Key)
+	}
+	return o, nil
+}
+
+func ownerOf(sb *ringwal.Superblock) fence.Owner {
+	return fence.Owner{Node: sb.Node, Epoch: sb.Epoch, Key: fence.Key(sb.FenceKey), Boot: sb.BootID, StallAfter: sb.StallAfter, Clean: sb.Clean}
 }
 
 // progress moves on with every sign of life on the device: an owner writes a superblock

@@ -58,20 +58,22 @@ const (
 
 // Config says which log to bring to life, and how.
 type Config struct {
-	Path        string
-	SizeBytes   int64         // of a new file; 0: DefaultFileBytes
-	Node        string        // must match the log's, unless ""
-	Store       string        // URL of the object store, shown in Status; StoreNone: the application trims
-	Objects     store.Store   // where records go; nil: nowhere. With a Store that is not StoreNone nothing then leaves the log
-	Linger      time.Duration // how long records wait for company on their way to the store; 0: the default
-	Retention   upload.Retention
-	StallAfter  time.Duration // L; 0: as in the superblock
-	Fencing     Fencing
-	MemoryBytes int64          // budget of the process; the hot tail takes a quarter
-	Profile     device.Profile // makes the device as slow as a cloud volume
-	SlowAfter   time.Duration  // appends that take longer are logged with their stages; 0: never
-	Server      string         // name and version, for Welcome
-	Log         *slog.Logger
+	Path      string
+	SizeBytes int64       // of a new file; 0: DefaultFileBytes
+	Node      string      // must match the log's, unless ""
+	Store     string      // URL of the object store, shown in Status; StoreNone: the application trims
+	Objects   store.Store // where records go; nil: nowhere. With a Store that is not StoreNone nothing then leaves the log
+	// StorePatience is how long a start waits for a store that does not answer; 0: a minute.
+	StorePatience time.Duration
+	Linger        time.Duration // how long records wait for company on their way to the store; 0: the default
+	Retention     upload.Retention
+	StallAfter    time.Duration // L; 0: as in the superblock
+	Fencing       Fencing
+	MemoryBytes   int64          // budget of the process; the hot tail takes a quarter
+	Profile       device.Profile // makes the device as slow as a cloud volume
+	SlowAfter     time.Duration  // appends that take longer are logged with their stages; 0: never
+	Server        string         // name and version, for Welcome
+	Log           *slog.Logger
 }
 
 // StoreNone is the Config.Store of a log that stays on its device.
@@ -120,6 +122,9 @@ type start struct {
 	waited          time.Duration // for writes of an earlier owner
 	toldWait        bool
 	recoverySeconds float64
+	recoveredBytes  uint64 // of the log
+	laps            []Lap
+	lapFrom         time.Time
 	wasClean        bool
 	grownBytes      int64
 }

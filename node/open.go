@@ -92,6 +92,7 @@ func belongsToKernel(path string) bool {
 
 func (n *Node) bringUp(ctx context.Context) error {
 	began := time.Now()
+	n.start.lapFrom = began
 	info, err := device.Describe(n.cfg.Path)
 	if err != nil {
 		return err // whether late writes must be waited for depends on it
@@ -107,9 +108,11 @@ func (n *Node) bringUp(ctx context.Context) error {
 	if n.boot, err = bootID(); err != nil {
 		return err
 	}
+	n.lap("identify")
 	if err := n.acquireFence(ctx, sbs.Newest); err != nil {
 		return err
 	}
+	n.lap("fence")
 	if sbs, err = n.identify(); err != nil { // a late superblock may have landed meanwhile
 		return err
 	}
@@ -120,11 +123,14 @@ func (n *Node) bringUp(ctx context.Context) error {
 	if err := n.readManifest(ctx, sbs.Newest); err != nil {
 		return err
 	}
+	n.lap("manifest")
 	sbs, state, err := n.recover(sbs)
 	if err != nil {
 		return err
 	}
+	n.lap("recover")
 	n.start.recoverySeconds = time.Since(began).Seconds()
+	n.start.recoveredBytes = state.recovery.End - sbs.Newest.Trim
 	if err := n.startEpoch(sbs, state); err != nil {
 		return err
 	}
@@ -323,9 +329,11 @@ func (n *Node) firstWrites(ctx context.Context, state *recovered) error {
 	if err := n.writeSuperblocks(); err != nil {
 		return err
 	}
+	n.lap("superblock")
 	if err := n.claim(ctx, state.recovery.End); err != nil {
 		return err
 	}
+	n.lap("claim")
 	if !state.recovery.CheckpointIsLast {
 		if err := n.committer.StartCheckpoint(); err != nil {
 			return fmt.Errorf("first checkpoint: %w", err)
@@ -335,7 +343,11 @@ func (n *Node) firstWrites(ctx context.Context, state *recovered) error {
 		}
 	}
 	n.wal.RecordDurable()
-	return n.writeSuperblocks()
+	if err := n.writeSuperblocks(); err != nil {
+		return err
+	}
+	n.lap("checkpoint")
+	return nil
 }
 
 // writeFrames writes every queued frame, one after the other.

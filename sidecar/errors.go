@@ -4,6 +4,7 @@ import (
 	"errors"
 	"syscall"
 
+	"github.com/walsidecar/walsidecar/failover"
 	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/ringwal"
@@ -24,6 +25,8 @@ var startCodes = [...]struct {
 }{
 	{ErrNoStoreGiven, wire.CodeUsage},
 	{ErrNoSuchDevice, wire.CodeNotOurDevice},
+	{failover.ErrNotDetached, wire.CodeUsage},
+	{failover.ErrOtherStore, wire.CodeStoreUnavailable},
 	{node.ErrNotOurs, wire.CodeNotOurDevice},
 	{node.ErrNoLog, wire.CodeNotOurDevice},
 	{ringwal.ErrNotALog, wire.CodeNotOurDevice},
