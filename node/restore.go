@@ -40,7 +40,7 @@ type Restored struct {
 	// reach the store.
 	LostFromPosition uint64    `json:"lost_from_position"`
 	LostSince        time.Time `json:"lost_since,omitzero"` // unknown where nothing was ever uploaded
-	OriginPosition   uint64    `json:"origin_position"` // where the new log begins
+	OriginPosition   uint64    `json:"origin_position"`     // where the new log begins
 
 	Streams          int `json:"streams"`
 	NamedProducers   int `json:"named_producers"`
