@@ -115,13 +115,11 @@ func (s *Spinner) Look(ready func() bool) bool {
 		return false
 	}
 	s.waits++
-	if s.budget == 0 {
-		if s.waits%probeEvery != 0 {
-			return false
-		}
-		s.budget = adaptiveFor
+	trial := s.budget == 0
+	if trial && s.waits%probeEvery != 0 {
+		return false
 	}
-	if poll(s.budget, ready) {
+	if trial && poll(adaptiveFor, ready) || !trial && poll(s.budget, ready) {
 		s.budget = adaptiveFor
 		return true
 	}

@@ -15,6 +15,89 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// On one core for both sides looking takes the core from the one who is looked for: then
+// nobody looks, whatever the setting.
+func TestNobodyLooksOnASharedCore(t *testing.T) {
+	var all unix.CPUSet
+	must(t, unix.SchedGetaffinity(os.Getpid(), &all))
+	defer func() { must(t, unix.SchedSetaffinity(os.Getpid(), &all)) }()
+	peer := exec.Command("sleep", "60")
+	must(t, peer.Start())
+	defer func() {
+		_ = peer.Process.Kill()
+		_ = peer.Wait()
+	}()
+	var cores []int
+	for i := range 1024 {
+		if all.IsSet(i) {
+			cores = append(cores, i)
+		}
+	}
+	pin := func(pid, core int) {
+		t.Helper()
+		var one unix.CPUSet
+		one.Set(core)
+		must(t, unix.SchedSetaffinity(pid, &one))
+	}
+	looks := func(waiting Waiting) (calls int) {
+		s := NewSpinner(waiting, peer.Process.Pid)
+		if s.Look(func() bool { calls++; return false }) {
+			t.Error("found what was never there")
+		}
+		if (calls > 1) != s.Looks() && waiting == Spin {
+			t.Errorf("looked %d times, Looks is %v", calls, s.Looks())
+		}
+		return calls
+	}
+	pin(os.Getpid(), cores[0])
+	pin(peer.Process.Pid, cores[0])
+	for name, waiting := range Waitings {
+		if n := looks(waiting); n != 1 {
+			t.Errorf("%s on a shared core looks %d times", name, n)
+		}
+	}
+	if len(cores) == 1 {
+		return
+	}
+	pin(peer.Process.Pid, cores[1])
+	if looks(Spin) < 2 || looks(Adaptive) < 2 || looks(Block) != 1 {
+		t.Error("with a core for each, spin and adaptive look, block does not")
+	}
+}
+
+// Adaptive gives up where looking does not pay, tries now and then, and goes on where it
+// does.
+func TestAdaptiveLooksAsLongAsItPays(t *testing.T) {
+	s := Spinner{waiting: Adaptive, budget: adaptiveFor}
+	looked := func(found int) bool { // found: at which look
+		calls := 0
+		s.Look(func() bool { calls++; return calls == found })
+		return calls > 1
+	}
+	for i := 0; looked(-1); i++ {
+		if i > 20 {
+			t.Fatal("it never gives up")
+		}
+	}
+	rare := 0
+	for range 10 * probeEvery {
+		if looked(-1) {
+			rare++
+		}
+	}
+	if rare < 9 || rare > 11 {
+		t.Errorf("it looked in %d of %d waits where that does not pay", rare, 10*probeEvery)
+	}
+	tries := 0
+	for ; !looked(2) && tries < 2*probeEvery; tries++ {
+	}
+	for range 100 {
+		if !looked(2) {
+			t.Fatal("it gave up although looking paid")
+		}
+	}
+}
+
 // The environment variable that makes TestMain the process that is woken; its value is
 // the way.
 const wakeSleeper = "WALSIDECAR_TEST_SHM_SLEEPER"

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -27,6 +28,11 @@ type sidecar struct {
 // adapt the options.
 func start(t testing.TB, budgetBytes int64, times session.Times, change func(*Options)) *sidecar {
 	t.Helper()
+	return startWaiting(t, budgetBytes, times, change, shm.Adaptive)
+}
+
+func startWaiting(t testing.TB, budgetBytes int64, times session.Times, change func(*Options), waiting shm.Waiting) *sidecar {
+	t.Helper()
 	null := session.NewNull()
 	s := &sidecar{budget: session.NewBudget(budgetBytes)}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -37,7 +43,7 @@ func start(t testing.TB, budgetBytes int64, times session.Times, change func(*Op
 			}
 			return null
 		},
-		Budget: s.budget, Server: "walsidecar test", Logger: quiet, Times: times,
+		Budget: s.budget, Server: "walsidecar test", Logger: quiet, Times: times, Waiting: waiting,
 	})
 	access, err := OwnAccess()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -142,6 +143,55 @@ func TestAppendsThroughTheRing(t *testing.T) {
 }
 
 // Commands on the socket see everything that was published before them.
+// However the sidecar waits, it finds what several clients publish, one at a time and
+// many, with pauses and without, and serves the socket meanwhile.
+func TestEveryWayOfWaiting(t *testing.T) {
+	for name, waiting := range shm.Waitings {
+		t.Run(name, func(t *testing.T) {
+			s := startWaiting(t, testBudget, session.Times{}, nil, waiting)
+			var group sync.WaitGroup
+			for n := range 3 {
+				c := connectRing(t, s.Path(), shm.MinRingBytes)
+				stream := c.stream(fmt.Sprint("s", n))
+				group.Go(func() {
+					defer c.Detach()
+					sent, acked := 0, 0
+					for round := range 100 {
+						for range 1 + round%7*n {
+							c.put(stream, []byte("x"))
+							sent++
+						}
+						for acked < sent {
+							c.Wait()
+							extents, err := c.Take(nil)
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							for _, e := range extents {
+								acked += int(e.Requests)
+							}
+						}
+						c.Free(c.Position())
+						if round%40 == 39 {
+							time.Sleep(3 * time.Millisecond) // longer than anybody looks
+						}
+					}
+					if lost := c.LostWakeUps(); lost > 0 {
+						t.Errorf("%d wake-ups were lost", lost)
+					}
+				})
+			}
+			socket := connect(t, s.Path())
+			stream := socket.stream("socket")
+			for range 100 {
+				socket.appendTo(stream, []byte("x"))
+			}
+			group.Wait()
+		})
+	}
+}
+
 func TestCommandsWaitForTheRing(t *testing.T) {
 	s := start(t, testBudget, session.Times{}, nil)
 	c := connectRing(t, s.Path(), 0)

@@ -1514,12 +1514,10 @@ static bool ring_look(struct ring *d, int waiting, bool alone)
     if (waiting == WAL_WAIT_SPIN)
         return ring_poll(d, SPIN_NS);
     d->waits++;
-    if (d->budget == 0) {
-        if (d->waits % PROBE_EVERY != 0)
-            return false;
-        d->budget = ADAPTIVE_NS;
-    }
-    if (ring_poll(d, d->budget)) {
+    bool trial = d->budget == 0;
+    if (trial && d->waits % PROBE_EVERY != 0)
+        return false;
+    if (ring_poll(d, trial ? ADAPTIVE_NS : d->budget)) {
         d->budget = ADAPTIVE_NS;
         return true;
     }
