@@ -18,6 +18,7 @@ type attempt struct {
 	dueNS   int64     // not before, if it is to be settled
 	tries   int
 	sinceNS int64 // when the oldest data that it uploads became durable
+	took    taken
 }
 
 // commit begins, repeats or settles an attempt, if one is due.
@@ -48,7 +49,7 @@ func (c *Core) commit(now Instant) *Action {
 	c.attempts++
 	m := *c.m
 	m.Attempt = c.attempts
-	next.m, next.changes = &m, c.changes
+	next.m, next.changes, next.took = &m, c.changes, c.took
 	c.attempt, c.commitNS = next, now.NS
 	body, err := m.Encode()
 	if err != nil {
@@ -93,8 +94,8 @@ func (c *Core) take(now Instant, n int) {
 		c.m.Groups = append(c.m.Groups, g.group)
 		c.m.Uploaded = g.group.To
 		c.m.UploadedAtNS = now.WallNS
-		c.counters.rawBytes += uint64(g.raw)
-		c.counters.records += g.group.Objects[0].Records
+		c.took.rawBytes += uint64(g.raw)
+		c.took.records += g.group.Objects[0].Records
 		if g.state != nil {
 			if old := c.m.State; old != nil {
 				c.doom(now, KindState, old.ID)
@@ -140,6 +141,7 @@ func (c *Core) commitFailed(now Instant, err error) {
 func (c *Core) inForce(now Instant, a *attempt, version store.Version) {
 	c.retries.worked(whatCommit)
 	c.counters.commits++
+	c.counters.taken = a.took
 	c.version, c.uploaded, c.said = version, a.m.Uploaded, a.changes
 	c.attempt = nil
 	c.upkeep.inForce(c, now, a.m)

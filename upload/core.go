@@ -90,6 +90,7 @@ type Core struct {
 	version  store.Version
 	attempts uint64
 	attempt  *attempt // on its way or to be settled
+	took     taken    // by m
 	uploaded uint64   // in force
 	commitNS int64    // when the last attempt began
 	began    bool
@@ -455,8 +456,12 @@ func (r *retries) wait(now Instant, rng *rand.Rand, tries *int) int64 {
 
 // coreCounters only grow.
 type coreCounters struct {
-	objects, storedBytes, rawBytes, records uint64
-	commits, attempts                       uint64
-	compactions, compactedGroups            uint64
-	doomed, deleted                         uint64
+	taken                        // by manifests in force
+	objects, storedBytes         uint64
+	commits, attempts            uint64
+	compactions, compactedGroups uint64
+	doomed, deleted              uint64
 }
+
+// taken is what an attempt says more than the manifest that was claimed.
+type taken struct{ rawBytes, records uint64 }

@@ -1,0 +1,329 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/walsidecar/walsidecar/upload"
+	"github.com/walsidecar/walsidecar/upload/store"
+	"github.com/walsidecar/walsidecar/upload/store/simstore"
+	"github.com/walsidecar/walsidecar/wire"
+)
+
+const testNode = "shop-1"
+
+// storeRig is a rig whose log is uploaded to a store in memory. faults, set before, decides
+// what becomes of each request.
+type storeRig struct {
+	*rig
+	store *simstore.Store
+}
+
+func newStoreRig(t *testing.T, faults func(simstore.Call) simstore.Fault) *storeRig {
+	t.Helper()
+	s := &storeRig{store: &simstore.Store{Inject: faults, Now: time.Now}}
+	s.rig = &rig{t: t, path: filepath.Join(t.TempDir(), "wal")}
+	s.cfg = Config{Path: s.path, SizeBytes: testFileBytes, Node: testNode, Store: "sim", Objects: s.store, Linger: 50 * time.Millisecond,
+		MemoryBytes: 128 << 20, Log: slog.New(slog.DiscardHandler)}
+	s.open()
+	return s
+}
+
+// manifest is the one in the store.
+func (s *storeRig) manifest() *upload.Manifest {
+	s.t.Helper()
+	body, found := s.store.Peek(upload.ManifestKey(testNode))
+	if !found {
+		s.t.Fatal("there is no manifest")
+	}
+	m, err := upload.DecodeManifest(body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return m
+}
+
+// eventually waits until it is so.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for until := time.Now().Add(30 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("it never came that %s", what)
+		}
+	}
+}
+
+// appendOrRefused appends one record; refused is the answer that was not an ack.
+func (d *door) appendOrRefused(stream uint64, payload []byte) (offset uint64, refused *wire.Error) {
+	d.t.Helper()
+	d.send(&wire.Append{Entries: []wire.Entry{{Stream: stream, Payload: payload}}})
+	m := d.next()
+	if m.h.Type == wire.TypeError {
+		refused = new(wire.Error)
+		if err := refused.Decode(m.h, m.body); err != nil {
+			d.t.Fatal(err)
+		}
+		return 0, refused
+	}
+	var ack wire.AppendAck
+	d.decode(m, &ack)
+	return ack.Extents[0].Offset, nil
+}
+
+// The log is trimmed to what the manifest in the store says, and never further: not while
+// objects are there that no manifest names yet.
+func TestP5_TrimFollowsTheManifest(t *testing.T) {
+	var frozen atomic.Bool
+	s := newStoreRig(t, func(c simstore.Call) simstore.Fault {
+		if c.Op == simstore.Replace && frozen.Load() {
+			return simstore.Unavailable
+		}
+		return simstore.None
+	})
+	d := s.dial()
+	id := d.create("s").ID
+	payload := bytes.Repeat([]byte{7}, 64<<10)
+	n := 0
+	some := func() {
+		for range 64 {
+			d.append(id, payload)
+			n++
+		}
+	}
+	some()
+	eventually(t, "the log is trimmed behind the first upload", func() bool {
+		some()
+		return s.node.Status().TrimPosition > 0
+	})
+	frozen.Store(true)
+	before := s.manifest().Uploaded
+	puts := s.store.Requests(simstore.Put)
+	some()
+	eventually(t, "objects are put that no manifest names", func() bool { return s.store.Requests(simstore.Put) > puts })
+	for range 50 {
+		if trim := s.node.Status().TrimPosition; trim > before {
+			t.Fatalf("the log begins at %d, and the manifest names what lies below %d", trim, before)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	frozen.Store(false)
+	eventually(t, "everything is in the manifest", func() bool { return s.node.Status().Uploads.LagRecords == 0 })
+	if m := s.manifest(); m.Uploaded <= before {
+		t.Errorf("the manifest says %d, as before", m.Uploaded)
+	}
+	records, gaps := d.readAll(id, 0)
+	if len(records) != n || len(gaps) != 0 {
+		t.Fatalf("%d records and gaps %v, %d were acked", len(records), gaps, n)
+	}
+	s.close()
+}
+
+// While the store is away appends go on until the log is full; then they are refused with
+// what the store says, and go on by themselves once it is back. Nothing is lost.
+func TestP12_AnOutageFillsTheLogAndHeals(t *testing.T) {
+	var away atomic.Bool
+	s := newStoreRig(t, func(simstore.Call) simstore.Fault {
+		if away.Load() {
+			return simstore.Unavailable
+		}
+		return simstore.None
+	})
+	d := s.dial()
+	id := d.create("s").ID
+	payload := bytes.Repeat([]byte{7}, 256<<10)
+	away.Store(true)
+	n, full := uint64(0), (*wire.Error)(nil)
+	for full == nil {
+		var offset uint64
+		if offset, full = d.appendOrRefused(id, payload); full == nil && offset != n {
+			t.Fatalf("offset %d, want %d", offset, n)
+		}
+		if full == nil {
+			n++
+		}
+		if n > testFileBytes/uint64(len(payload)) {
+			t.Fatal("the log takes more than it can hold")
+		}
+	}
+	if full.Code != wire.CodeLogFull || !strings.Contains(full.Hint, store.ErrUnavailable.Error()) {
+		t.Errorf("refused with %s: %s; hint %q", full.Code, full.Message, full.Hint)
+	}
+	if st := s.node.Status(); st.Uploads.State != UploadsRetrying || st.Uploads.LagRecords != n || st.TrimPosition != 0 {
+		t.Errorf("status of an outage: %+v, trim %d", st.Uploads, st.TrimPosition)
+	}
+	if got, _ := d.readAll(id, 0); uint64(len(got)) != n {
+		t.Errorf("%d records are readable, %d were acked", len(got), n)
+	}
+	away.Store(false)
+	eventually(t, "appends go on", func() bool {
+		offset, refused := d.appendOrRefused(id, payload)
+		if refused == nil && offset != n {
+			t.Fatalf("offset %d, want %d", offset, n)
+		}
+		return refused == nil
+	})
+	n++
+	for range 2 * testFileBytes / len(payload) { // twice the log: appends wait for uploads
+		d.append(id, payload)
+		n++
+	}
+	if got, gaps := d.readAll(id, 0); uint64(len(got)) != n || len(gaps) != 0 {
+		t.Errorf("%d records are readable, gaps %v; %d were acked", len(got), gaps, n)
+	}
+	s.close()
+}
+
+// Another owner who claims the manifest fences this one by the store alone.
+func TestP6_AnOwnerThatLostTheManifestStops(t *testing.T) {
+	s := newStoreRig(t, nil)
+	d := s.dial()
+	id := d.create("s").ID
+	d.append(id, []byte("mine"))
+	eventually(t, "it is uploaded", func() bool { return s.node.Status().Uploads.LagRecords == 0 })
+	m := s.manifest()
+	if _, err := upload.Claim(context.Background(), s.store, upload.Claimant{Log: m.Log, Node: m.Node, Epoch: m.Epoch + 1,
+		Incarnation: [16]byte{9}, End: s.node.wal.Durable()}); err != nil {
+		t.Fatal(err)
+	}
+	d.append(id, []byte("not known to be lost yet"))
+	select {
+	case err := <-s.node.Failed():
+		if e := new(wire.Error); !errors.As(err, &e) || e.Code != wire.CodeFenced {
+			t.Errorf("it stopped with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("it goes on")
+	}
+	if _, refused := d.appendOrRefused(id, []byte("late")); refused == nil || refused.Code != wire.CodeFenced {
+		t.Errorf("an append after that: %+v", refused)
+	}
+	if after := s.manifest(); after.Incarnation != [16]byte{9} || after.Uploaded != m.Uploaded {
+		t.Errorf("the fenced owner changed the manifest: %+v", after)
+	}
+	_ = s.node.Close(context.Background())
+}
+
+// A store that is about something else refuses the start by name, before any write.
+func TestP8_TheStoreRefusesTheWrongLog(t *testing.T) {
+	s := newStoreRig(t, nil)
+	d := s.dial()
+	id := d.create("s").ID
+	d.append(id, []byte("first"))
+	s.close()
+	older, err := os.ReadFile(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.open()
+	d = s.dial()
+	for i := range 100 {
+		d.append(id, fmt.Append(nil, i))
+	}
+	eventually(t, "it is uploaded", func() bool { return s.node.Status().Uploads.LagRecords == 0 })
+	s.close()
+
+	refused := func(want error) {
+		t.Helper()
+		before, _ := os.ReadFile(s.path)
+		_, err := Open(context.Background(), s.cfg)
+		if !errors.Is(err, want) {
+			t.Errorf("opened with %v, want %v", err, want)
+		}
+		if after, _ := os.ReadFile(s.path); !bytes.Equal(before, after) {
+			t.Error("the log was written to")
+		}
+	}
+	if err := os.WriteFile(s.path, older, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(upload.ErrOlderSnapshot)
+	if err := os.Remove(s.path); err != nil {
+		t.Fatal(err)
+	}
+	refused(ErrNoLog)
+	unnamed := s.cfg
+	unnamed.Node = ""
+	if _, err := Open(context.Background(), unnamed); !errors.Is(err, ErrNoLog) || !strings.Contains(err.Error(), testNode) {
+		t.Errorf("a new log beside one in the store: %v", err)
+	}
+	if _, err := Format(FormatOptions{Path: s.path, Node: testNode, SizeBytes: testFileBytes}); err != nil {
+		t.Fatal(err)
+	}
+	refused(upload.ErrOtherLog)
+}
+
+// Without its store a log keeps everything, whatever is trimmed, and the next start
+// uploads it.
+func TestP5_WithoutTheStoreNothingLeaves(t *testing.T) {
+	s := newStoreRig(t, nil)
+	s.close()
+	s.cfg.Objects = nil
+	s.open()
+	d := s.dial()
+	id := d.create("s").ID
+	payload := bytes.Repeat([]byte{7}, 256<<10)
+	n := 0
+	for {
+		_, refused := d.appendOrRefused(id, payload)
+		if refused != nil {
+			if refused.Code != wire.CodeLogFull || !strings.Contains(refused.Hint, "--without-store") {
+				t.Errorf("refused with %s, hint %q", refused.Code, refused.Hint)
+			}
+			break
+		}
+		n++
+	}
+	d.send(&wire.StreamTrim{Stream: id, Before: uint64(n)})
+	d.decode(d.next(), &wire.Trimmed{})
+	if _, refused := d.appendOrRefused(id, payload); refused == nil {
+		t.Error("a trim let go what is in no store")
+	}
+	if trim := s.node.Status().TrimPosition; trim != 0 {
+		t.Errorf("the log begins at %d", trim)
+	}
+	s.close()
+	s.cfg.Objects = s.store
+	s.open()
+	eventually(t, "everything is uploaded", func() bool { return s.node.Status().Uploads.LagRecords == 0 })
+	if m := s.manifest(); m.Uploaded < uint64(n*len(payload)) || s.node.wal.Err() != nil {
+		t.Errorf("uploaded up to %d, %v", m.Uploaded, s.node.wal.Err())
+	}
+	s.close()
+}
+
+// A start while the store is away ends with the store's error once its patience is over.
+func TestStartWithoutAnAnswer(t *testing.T) {
+	s := newStoreRig(t, nil)
+	s.close()
+	s.store.Inject = func(simstore.Call) simstore.Fault { return simstore.Denied }
+	if _, err := Open(context.Background(), s.cfg); !errors.Is(err, store.ErrDenied) {
+		t.Errorf("denied: %v", err)
+	}
+	s.store.Inject = func(simstore.Call) simstore.Fault { return simstore.Unavailable }
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := Open(ctx, s.cfg); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("unavailable: %v", err)
+	}
+	var n int
+	s.store.Inject = func(c simstore.Call) simstore.Fault { // the claim's answers are lost, twice
+		if n++; c.Op == simstore.Replace && n < 6 {
+			return simstore.Unanswered
+		}
+		return simstore.None
+	}
+	s.open()
+	if m := s.manifest(); m.Epoch != s.node.start.epoch || m.Incarnation != s.node.wal.Superblock().Incarnation {
+		t.Errorf("the manifest is not claimed: %+v", m)
+	}
+	s.close()
+}
