@@ -156,8 +156,12 @@ func (c *Cursor) fetch(ctx context.Context, v *view, maxBytes int) (Event, error
 	if v.heldFrom > c.next {
 		to = min(to, v.heldFrom)
 	}
+	uploaded := c.r.archive.Manifest().Uploaded
 	records, err := c.cold.read(ctx, p.id, c.next, to, maxBytes)
 	if errors.Is(err, io.EOF) {
+		if c.cold.uploaded < uploaded {
+			return Event{}, nil // the scan went by an older manifest: a new one knows more
+		}
 		return c.absent(v, p, to)
 	}
 	if err != nil {
@@ -170,6 +174,10 @@ func (c *Cursor) fetch(ctx context.Context, v *view, maxBytes int) (Event, error
 	}
 	c.records = c.records[:0]
 	for i := range records {
+		if records[i].Offset != c.next {
+			c.cold.close() // a hole: to be looked at next
+			break
+		}
 		if c.left == 0 {
 			break
 		}
@@ -228,6 +236,9 @@ func (c *Cursor) fetchTime(ctx context.Context, v *view) error {
 			c.next, c.since = max(c.next, offset), math.MinInt64
 			return nil
 		}
+	}
+	if join, found := c.r.joins[c.q.Stream]; found {
+		c.next = max(c.next, join.At)
 	}
 	// It is not below what the store held at first. Should the log have been trimmed past
 	// that meanwhile, the store is asked again.

@@ -70,7 +70,7 @@ func (s *coldReplay) hold(e *upload.Event, next uint64) { s.held, s.heldNext, s.
 // collect takes whole batches of about maxBytes, or gaps that follow each other.
 func (p *Replay) collect(ctx context.Context, source *upload.Replay, v *replayView, maxBytes int) (Event, error) {
 	p.records = p.records[:0]
-	gap := Missing{From: p.next, To: p.next}
+	var gap Missing
 	bytes := 0
 	made := func() bool { return len(p.records) > 0 || gap.Kind != 0 }
 	for p.left > 0 {
@@ -99,9 +99,12 @@ func (p *Replay) collect(ctx context.Context, source *upload.Replay, v *replayVi
 			p.cold.hold(e, next)
 			break
 		}
+		if kind != 0 && gap.Kind == 0 {
+			gap = Missing{Kind: kind, From: max(p.next, e.Position)}
+		}
 		p.next = next
-		if kind != 0 || gap.Kind != 0 {
-			gap.Kind, gap.To = max(gap.Kind, kind), next
+		if gap.Kind != 0 {
+			gap.To = next
 			continue
 		}
 		p.append(e)

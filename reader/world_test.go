@@ -148,7 +148,8 @@ type options struct {
 	indexEntries int   // of the reader's index; 0: many
 	coldBytes    int64 // of the cold cache; 0: none
 	joins        []upload.Join
-	earlier      *world // the world whose log was lost
+	table        *stream.Table // that the log begins with; nil: an empty one
+	earlier      *world        // the world whose log was lost
 	origin       uint64
 }
 
@@ -172,7 +173,13 @@ func newWorld(t testing.TB, o options) *world {
 	t.Cleanup(func() { _ = w.tail.Close() })
 	w.log, err = ringwal.Start(sbs, recovered, ringwal.Epoch{Number: 1, Incarnation: testIncarnation, StallAfter: time.Hour}, w.tail)
 	must(t, err)
-	table := stream.NewTable(1 << 20)
+	table := o.table
+	if table == nil {
+		table = stream.NewTable(1 << 20)
+	}
+	if o.earlier != nil {
+		w.nowNS = o.earlier.nowNS
+	}
 	w.c = stream.NewCommitter(table, w.log)
 	w.newStore(o)
 	if o.indexEntries == 0 {
@@ -482,4 +489,21 @@ func byTime(records []record, ns int64) int {
 		}
 	}
 	return len(records)
+}
+
+// restoredTable is the state of a log in which one stream goes on at offset next, of
+// which none is trimmed.
+func restoredTable(t testing.TB, id stream.ID, name string, next uint64) *stream.Table {
+	t.Helper()
+	le := binary.LittleEndian
+	b := stream.NewTable(1 << 20).EncodeCheckpoint(nil)
+	le.PutUint64(b[8:], uint64(id)+1)
+	le.PutUint32(b[24:], 1)
+	for _, v := range []uint64{uint64(id), 0, next, 1, 1} {
+		b = le.AppendUint64(b, v)
+	}
+	b = append(append(b, 0, 0, byte(len(name)), 0), name...)
+	table, err := stream.DecodeCheckpoint(b, 1<<20)
+	must(t, err)
+	return table
 }
