@@ -254,6 +254,26 @@ func TestRestoreAfterALostDevice(t *testing.T) {
 	}
 }
 
+func TestRestoreOntoABlockDevice(t *testing.T) {
+	dev := loopDevice(t, 64<<20)
+	h := newStoreHost(t)
+	p := h.serve()
+	h.must("append", "orders", "one")
+	h.must("flush")
+	p.kill()
+	for _, how := range []string{"takes the place", "already took the place"} {
+		if got := h.must(h.stored("restore", dev, "--old-device-is-gone")...); !strings.Contains(got, how) {
+			t.Errorf("restore printed %s", got)
+		}
+	}
+	h.set("WAL=" + dev)
+	h.serve()
+	if got := h.must("append", "orders", "two") + h.must("read", "orders"); got != "1\none\ntwo\n" {
+		t.Errorf("append and read printed %q", got)
+	}
+	h.run(h.stored("restore", dev, "--old-device-is-gone")...).fails(t, 14, "in use")
+}
+
 // An operator who was wrong: the old log is still served while another one takes its place.
 // It stops by the store alone, and acks nothing that the new one does not have for long.
 func TestP6_ARestoreStopsTheOldOwner(t *testing.T) {
