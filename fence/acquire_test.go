@@ -202,6 +202,113 @@ func TestEachWayToStartWaitsOrNot(t *testing.T) {
 	}
 }
 
+// The wait counts from the first look as holder, not from the start, and shows life by a
+// registration per heartbeat.
+func TestTheWaitBeginsWhenItHolds(t *testing.T) {
+	w := newWorld(t, simfence.Config{})
+	w.start("A", 1).own()
+	b := w.start("B", 3)
+	b.r.Abort = false
+	var heldAt time.Duration
+	var generation uint32
+	b.r.Before = func(s fence.Step) error {
+		if s.Action == fence.ActWait && heldAt == 0 {
+			heldAt, generation = w.now, b.status().Generation
+		}
+		return nil
+	}
+	b.own()
+	if heldAt != fence.QuietBeats*fence.HeartbeatEvery || w.now-heldAt != longWait {
+		t.Errorf("held after %s, waited %s", heldAt, w.now-heldAt)
+	}
+	if beats := time.Duration(b.status().Generation - generation); beats != longWait/fence.HeartbeatEvery {
+		t.Errorf("%d heartbeats in %s", beats, longWait)
+	}
+}
+
+// Whom the wait is about is read again once the device is held.
+func TestTheOwnerIsReadAgainAfterTheFence(t *testing.T) {
+	w := newWorld(t, simfence.Config{})
+	w.start("A", 1).own()
+	c := w.start("C", 2)
+	if _, err := c.acquire(); err != nil { // its superblock is on its way
+		t.Fatal(err)
+	}
+	land := func() {
+		w.owner = fence.Owner{Node: "n", Epoch: 2, Key: c.r.Key, Boot: c.r.Boot, StallAfter: stall}
+	}
+	b := w.start("B", 3)
+	b.r.Before = func(s fence.Step) error {
+		if s.Action == fence.ActPreempt {
+			land()
+		}
+		return nil
+	}
+	b.expect(b.own(), "replace watch register preempt", 0)
+
+	// Once it must wait, a superblock that lands does not shorten the wait.
+	w = newWorld(t, simfence.Config{})
+	w.start("A", 1).own()
+	c = w.start("C", 2)
+	if _, err := c.acquire(); err != nil {
+		t.Fatal(err)
+	}
+	b = w.start("B", 3)
+	w.during = func(time.Duration) {
+		if w.target.Holder() == "B" {
+			land()
+		}
+	}
+	b.expect(b.own(), "replace watch register preempt wait", longWait)
+}
+
+func TestAReservationIsNeverReleasedInPassing(t *testing.T) {
+	gaveUp := errors.New("the operator gave up")
+	for _, abort := range []bool{false, true} {
+		for after, mayHold := range map[fence.Action]bool{fence.ActReplace: false, fence.ActRegister: false, fence.ActPreempt: false, fence.ActWait: true} {
+			w := newWorld(t, simfence.Config{})
+			a := w.start("A", 1)
+			a.own()
+			b := w.start("B", 3)
+			b.r.Abort = abort
+			b.r.Before = func(s fence.Step) error {
+				if s.Action == after {
+					return gaveUp
+				}
+				return nil
+			}
+			_, err := b.acquire()
+			want := "A"
+			if abort && after == fence.ActWait { // there is none
+				if want = "B"; err != nil {
+					t.Errorf("abort: %v", err)
+				}
+			} else if !errors.Is(err, gaveUp) {
+				t.Errorf("given up before %s: %v", after, err)
+			}
+			if mayHold {
+				want = "B"
+			}
+			if w.target.Holder() != want || want == "A" && a.status().Has(b.r.Key) {
+				t.Errorf("abort %v, given up before %s: %q holds, %+v", abort, after, w.target.Holder(), a.status())
+			}
+		}
+	}
+	w := newWorld(t, simfence.Config{})
+	w.start("A", 1).own()
+	b := w.start("B", 3)
+	newest := b.r.Newest
+	b.r.Newest = func(ctx context.Context) (fence.Owner, error) {
+		if w.target.Holder() == "B" {
+			return fence.Owner{}, gaveUp // the superblocks cannot be read any more
+		}
+		return newest(ctx)
+	}
+	if _, err := b.acquire(); !errors.Is(err, gaveUp) || w.target.Holder() != "B" {
+		t.Errorf("%v, and %q holds", err, w.target.Holder())
+	}
+}
+
 func TestALivingOwnerIsRefusedByName(t *testing.T) {
 	w := newWorld(t, simfence.Config{})
 	a := w.start("A", 1)
