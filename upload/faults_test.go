@@ -108,9 +108,9 @@ func TestP5_NothingIsTrimmedBeforeTheManifestNamesIt(t *testing.T) {
 	seed := random.Uint64()
 	log, items := testLogOf(t, random, 160, 60)
 	calls := run(t, seed, log, items, 0, simstore.None, false)
-	every := 3 // another third with each seed
+	every := 8 // others with each seed
 	if testing.Short() {
-		every = 15
+		every = 20
 	}
 	for n := 1 + random.IntN(every); n <= calls; n += every {
 		for _, fault := range []simstore.Fault{simstore.Unavailable, simstore.Denied, simstore.Lost, simstore.Unanswered, simstore.Late} {
@@ -190,9 +190,9 @@ func (s busyStore) Delete(ctx context.Context, keys []string) error {
 func TestP5_GCDeletesNothingThatAManifestNamesOrWillName(t *testing.T) {
 	random := testRandom(t)
 	log, items := testLogOf(t, random, 300, 100)
-	rounds, deleted, current := 30, 0, 0
+	rounds, deleted, current := 12, 0, 0
 	if testing.Short() {
-		rounds = 6
+		rounds = 3
 	}
 	for range rounds {
 		w := newUploadWorld(t, random, log, items)
@@ -226,9 +226,9 @@ func TestP5_GCDeletesNothingThatAManifestNamesOrWillName(t *testing.T) {
 func TestP6_AnOlderUploaderChangesNothingOnceANewerOneHasClaimed(t *testing.T) {
 	random := testRandom(t)
 	log, items := testLogOf(t, random, 200, 300)
-	rounds := 30
+	rounds := 12
 	if testing.Short() {
-		rounds = 6
+		rounds = 3
 	}
 	fenced := 0
 	for round := range rounds {

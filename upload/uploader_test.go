@@ -187,7 +187,7 @@ func TestFlushDoesNotWaitForTheLinger(t *testing.T) {
 // store soon after.
 func TestP12_AnOutageHealsByItself(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		log := newTestWorld(t, 256<<20, 0)
+		log := newTestWorld(t, 64<<20, 0)
 		var down atomic.Bool
 		s := &simstore.Store{Inject: func(c simstore.Call) simstore.Fault {
 			if down.Load() {
@@ -197,7 +197,7 @@ func TestP12_AnOutageHealsByItself(t *testing.T) {
 		}}
 		r := newRunning(t, log, s, 1)
 		r.close()
-		r.o.MemoryBytes = 8 << 20
+		r.o.MemoryBytes = 2 << 20
 		claimed, err := Claim(background, s, Claimant{Log: testLog, Node: "test", Epoch: 2, Incarnation: [16]byte{2}, End: 1 << 40})
 		must(t, err)
 		r.o.Epoch, r.o.Incarnation, r.o.Claimed = 2, [16]byte{2}, claimed
@@ -208,8 +208,10 @@ func TestP12_AnOutageHealsByItself(t *testing.T) {
 		synctest.Wait()
 		down.Store(true)
 		id, random := log.stream("bulk"), rand.New(rand.NewPCG(1, 1))
+		payload := randomPayload(random, 250_000)
 		for range 60 {
-			log.append(&stream.Batch{Entries: []stream.Entry{{Stream: id, Payload: randomPayload(random, 1000_000)}}})
+			log.append(&stream.Batch{Entries: []stream.Entry{{Stream: id, Payload: payload}}})
+			log.sync()
 		}
 		log.readFramesAgain()
 		end = r.show()
@@ -220,7 +222,7 @@ func TestP12_AnOutageHealsByItself(t *testing.T) {
 		if state.Retrying == nil || state.Fenced != nil || state.Since.Sub(began) > time.Minute {
 			t.Errorf("%+v", state)
 		}
-		if stats.HeldBytes > r.o.MemoryBytes || stats.LagAge < time.Hour || stats.LagBytes < 60_000_000 {
+		if stats.HeldBytes > r.o.MemoryBytes || stats.LagAge < time.Hour || stats.LagBytes < 15_000_000 {
 			t.Errorf("%+v", stats)
 		}
 		if n := requests(s); n > 3*3600/10+100 {
