@@ -38,8 +38,8 @@ const (
 // It shares no memory with the Tail, so that no scan of the past pushes the tail out.
 // Within it, what is asked for often stays: an entry is only let in where it was asked
 // for more often than what would have to go (TinyLFU), so that one long scan passes by.
-// Every byte counts: what an entry costs is the capacity of its slice and
-// coldEntryBytes, and what the cache needs for itself is taken from the budget first.
+// Every byte counts: what an entry costs is what its slice takes on the heap and
+// coldEntryBytes (ristretto's own idea of that is not used), and what the cache needs for itself is taken from the budget first.
 // Parts that are being loaded, or that a reader still uses after they were pushed out,
 // are the reader's. All methods may be called from any goroutine.
 type Cold struct {
@@ -58,7 +58,17 @@ type coldPart struct {
 	bytes []byte
 }
 
-func (p *coldPart) cost() int64 { return int64(cap(p.bytes)) + coldEntryBytes }
+// cost is what the part takes: the allocator rounds large slices up to whole pages, and
+// smaller ones by an eighth at most.
+func (p *coldPart) cost() int64 {
+	n := int64(cap(p.bytes))
+	if n > 32<<10 {
+		n = (n + 8<<10 - 1) &^ (8<<10 - 1)
+	} else {
+		n += n / 8
+	}
+	return n + coldEntryBytes
+}
 
 // flight is a load under way, for all who wait for it.
 type flight struct {

@@ -12,12 +12,13 @@ import (
 // coldReplay reads the log from the store in commit order.
 type coldReplay struct {
 	turn turn // for the upload.Replay, which goes on behind held
-	// held is an event that was read and is yet to be shown: it did not fit. What it
-	// refers to is nobody else's, also once the upload.Replay is gone.
+	// held is an event that was read and is yet to be shown: a gap behind records, or the
+	// other way round.
 	held     upload.Event
 	holds    bool
 	heldNext uint64 // the position behind held
 	open     bool
+	chunk    []byte // memory for what is shown
 }
 
 // fetch reads batches, or finds a gap, in the store. An Event of no kind: look again.
@@ -65,15 +66,39 @@ func (s *coldReplay) read(ctx context.Context, source *upload.Replay) (*upload.E
 }
 
 // hold keeps an event for the next read.
-func (s *coldReplay) hold(e *upload.Event, next uint64) { s.held, s.heldNext, s.holds = *e, next, true }
+func (s *coldReplay) hold(e *upload.Event, next uint64) {
+	s.held, s.heldNext, s.holds = *e, next, true
+	s.held.Records = append([]upload.Record{}, e.Records...)
+	for i := range s.held.Records {
+		r := &s.held.Records[i]
+		r.Headers, r.Payload = s.copy(r.Headers), s.copy(r.Payload)
+	}
+}
 
-// collect takes whole batches of about maxBytes, or gaps that follow each other.
+// copy copies b to memory of the replay's own. The records of an upload.Replay refer to
+// whole blocks, of any number of streams: a client that takes its time, and has lost its
+// turn, would keep them all.
+func (s *coldReplay) copy(b []byte) []byte {
+	if len(b) > cap(s.chunk)-len(s.chunk) {
+		s.chunk = make([]byte, 0, max(CursorBytes, len(b)))
+	}
+	at := len(s.chunk)
+	s.chunk = append(s.chunk, b...)
+	return s.chunk[at:len(s.chunk):len(s.chunk)]
+}
+
+// collect takes whole batches, until they have maxBytes or the log ends, or gaps that
+// follow each other.
 func (p *Replay) collect(ctx context.Context, source *upload.Replay, v *replayView, maxBytes int) (Event, error) {
 	p.records = p.records[:0]
+	if cap(p.cold.chunk) > CursorBytes || p.cold.holds {
+		p.cold.chunk = nil
+	}
+	p.cold.chunk = p.cold.chunk[:0]
 	var gap Missing
 	bytes := 0
 	made := func() bool { return len(p.records) > 0 || gap.Kind != 0 }
-	for p.left > 0 {
+	for p.left > 0 && bytes < maxBytes {
 		e, next, err := p.cold.read(ctx, source)
 		if err != nil {
 			if made() {
@@ -88,14 +113,8 @@ func (p *Replay) collect(ctx context.Context, source *upload.Replay, v *replayVi
 			p.next = max(p.next, p.until)
 			break
 		}
-		kind, size := p.kindOf(e), eventBytes(e)
-		fits := len(p.records) == 0 || bytes+size <= maxBytes
-		if kind != 0 {
-			fits = len(p.records) == 0 && (gap.Kind == 0 || gap.Kind == kind)
-		} else if len(e.Records) > 0 {
-			fits = fits && gap.Kind == 0
-		}
-		if !fits {
+		kind := p.kindOf(e)
+		if kind != 0 && (len(p.records) > 0 || gap.Kind != 0 && gap.Kind != kind) || gap.Kind != 0 && len(e.Records) > 0 {
 			p.cold.hold(e, next)
 			break
 		}
@@ -107,8 +126,7 @@ func (p *Replay) collect(ctx context.Context, source *upload.Replay, v *replayVi
 			gap.To = next
 			continue
 		}
-		p.append(e)
-		bytes += size
+		bytes += p.append(e)
 	}
 	switch {
 	case gap.Kind != 0:
@@ -119,22 +137,19 @@ func (p *Replay) collect(ctx context.Context, source *upload.Replay, v *replayVi
 	return Event{}, nil
 }
 
-// append takes the records of a batch.
-func (p *Replay) append(e *upload.Event) {
+// append takes the records of a batch, and returns what they count for.
+func (p *Replay) append(e *upload.Event) (bytes int) {
 	for i := range e.Records {
-		p.records = append(p.records, coldRecord(&e.Records[i]))
+		r := coldRecord(&e.Records[i])
+		r.Headers, r.Payload = p.cold.copy(r.Headers), p.cold.copy(r.Payload)
+		p.records = append(p.records, r)
+		bytes += recordOverheadBytes + len(r.Headers) + len(r.Payload)
 	}
 	if n := len(p.records); n > 0 {
 		p.records[n-1].BatchEnd = true // the last one may be missing
 	}
 	p.left -= min(p.left, uint64(len(e.Records)))
-}
-
-func eventBytes(e *upload.Event) (n int) {
-	for i := range e.Records {
-		n += recordOverheadBytes + len(e.Records[i].Headers) + len(e.Records[i].Payload)
-	}
-	return n
+	return bytes
 }
 
 // kindOf says which gap an event is; 0: none.
