@@ -274,6 +274,44 @@ func TestRestoreOntoABlockDevice(t *testing.T) {
 	h.run(h.stored("restore", dev, "--old-device-is-gone")...).fails(t, 14, "in use")
 }
 
+// A restore that is killed anywhere is repeated until it says that it is done: one log has
+// taken the place of the lost one, and nothing is lost on the way.
+func TestP4_ARestoreIsKilledAndRepeated(t *testing.T) {
+	h := newStoreHost(t)
+	p := h.serve()
+	h.fill()
+	p.kill()
+	want := h.must(h.stored("read", "orders", "--json")...)
+	h.make("new", make([]byte, 32<<20))
+	args := h.stored("restore", h.path("new"), "--old-device-is-gone", "--json")
+	for i := range 20 {
+		restore := h.start(nil, args...)
+		select {
+		case <-restore.done:
+		case <-time.After(time.Duration(4*i) * time.Millisecond):
+		}
+		restore.kill()
+	}
+	type restored struct {
+		LogUUID string `json:"log_uuid"`
+		Lost    string `json:"lost_log_uuid"`
+	}
+	done := decode[restored](t, h.must(args...))[0]
+	found := decode[restored](t, h.must("verify", h.path("new"), "--json"))[0]
+	if lost := decode[restored](t, h.must("verify", h.path("wal"), "--json"))[0]; found.LogUUID != done.LogUUID || lost.LogUUID != done.Lost {
+		t.Errorf("restored %+v, there is %+v instead of %+v", done, found, lost)
+	}
+	h.must(h.stored("verify")...)
+	h.set("WAL=" + h.path("new"))
+	h.serve()
+	for who, got := range map[string]string{"sidecar": h.must("read", "orders", "--json"), "store": h.must(h.stored("read", "orders", "--json")...)} {
+		gap := strings.TrimPrefix(got, want)
+		if gap == got || strings.Count(gap, "\n") != 1 || !strings.Contains(gap, `"gap":"data_lost"`) {
+			t.Errorf("the %s shows %.200s … %s", who, got, gap)
+		}
+	}
+}
+
 // An operator who was wrong: the old log is still served while another one takes its place.
 // It stops by the store alone, and acks nothing that the new one does not have for long.
 func TestP6_ARestoreStopsTheOldOwner(t *testing.T) {
