@@ -86,6 +86,8 @@ type faultyStore struct {
 	reads  atomic.Int64
 	bytes  atomic.Int64
 	before atomic.Pointer[func(ctx context.Context, key string) error]
+	// bandwidth is how many bytes a second one answer has; 0: as many as there are.
+	bandwidth int64
 }
 
 func (s *faultyStore) read(ctx context.Context, key string) error {
@@ -108,6 +110,9 @@ func (s *faultyStore) GetRange(ctx context.Context, key string, from int64, dst 
 		return err
 	}
 	s.bytes.Add(int64(len(dst)))
+	if s.bandwidth > 0 {
+		time.Sleep(time.Duration(int64(len(dst)) * int64(time.Second) / s.bandwidth))
+	}
 	return s.Store.GetRange(ctx, key, from, dst)
 }
 
