@@ -115,11 +115,13 @@ func (s *Spinner) Look(ready func() bool) bool {
 		return false
 	}
 	s.waits++
-	trial := s.budget == 0
-	if trial && s.waits%probeEvery != 0 {
-		return false
+	if s.budget == 0 {
+		if s.waits%probeEvery != 0 {
+			return false
+		}
+		s.budget = adaptiveFor // and less in the waits that follow, so that two sides meet
 	}
-	if trial && poll(adaptiveFor, ready) || !trial && poll(s.budget, ready) {
+	if poll(s.budget, ready) {
 		s.budget = adaptiveFor
 		return true
 	}

@@ -154,7 +154,7 @@ func TestEveryWayOfWaiting(t *testing.T) {
 				c := connectRing(t, s.Path(), shm.MinRingBytes)
 				stream := c.stream(fmt.Sprint("s", n))
 				group.Go(func() {
-					defer c.Detach()
+					defer func() { c.Detach(); _ = c.conn.Close() }()
 					sent, acked := 0, 0
 					for round := range 100 {
 						for range 1 + round%7*n {

@@ -1514,10 +1514,12 @@ static bool ring_look(struct ring *d, int waiting, bool alone)
     if (waiting == WAL_WAIT_SPIN)
         return ring_poll(d, SPIN_NS);
     d->waits++;
-    bool trial = d->budget == 0;
-    if (trial && d->waits % PROBE_EVERY != 0)
-        return false;
-    if (ring_poll(d, trial ? ADAPTIVE_NS : d->budget)) {
+    if (d->budget == 0) {
+        if (d->waits % PROBE_EVERY != 0)
+            return false;
+        d->budget = ADAPTIVE_NS; /* and less in the waits that follow, so that two sides meet */
+    }
+    if (ring_poll(d, d->budget)) {
         d->budget = ADAPTIVE_NS;
         return true;
     }
