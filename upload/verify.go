@@ -268,7 +268,9 @@ func checkBlock(o *DataObject, info *BlockInfo) error {
 func (w *verifier) follow(g *Group, key string, r Range) {
 	before, known := w.next[r.Stream]
 	if known {
-		if r.First != before.End() && (!g.Pruned || r.First < before.End()) || r.FirstNS < before.LastNS {
+		// Left out of this group, or of one between.
+		pruned := r.First > before.End() && (g.Pruned || r.First <= w.missing[r.Stream])
+		if r.First != before.End() && !pruned || r.FirstNS < before.LastNS {
 			w.found(key, problem(ErrDamagedObject, "index", 0, "stream %d goes on at offset %d (timestamp %d); the groups before end at %d (timestamp %d)",
 				r.Stream, r.First, r.FirstNS, before.End(), before.LastNS))
 		}
