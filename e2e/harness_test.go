@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// program is the path of bin/walsidecar as this test run built it.
+// program is the path of bin/walsidecar as this test run built it, or, in the lab, was given it.
 var program string
 
 // sigterm asks a sidecar to stop.
@@ -30,6 +30,9 @@ const sigterm = syscall.SIGTERM
 const patience = 60 * time.Second
 
 func TestMain(m *testing.M) {
+	if program = os.Getenv("PRLAB_PROGRAM"); program != "" {
+		os.Exit(m.Run())
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "walsidecar-e2e-")
 		if err != nil {
@@ -50,9 +53,10 @@ func TestMain(m *testing.M) {
 
 // host is a directory with the settings of one sidecar in it.
 type host struct {
-	t   *testing.T
-	dir string
-	env []string
+	t    *testing.T
+	dir  string
+	env  []string
+	boot string // a file with the kernel boot id that it sees, "": this kernel's
 }
 
 // newHost makes a host whose log is a new file of the smallest size and has no store.
@@ -80,6 +84,18 @@ func (h *host) set(settings ...string) {
 // path is a path in the host's directory.
 func (h *host) path(name string) string { return filepath.Join(h.dir, name) }
 
+// command prepares a command of this host.
+func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	if h.boot != "" {
+		// One process through and through: a signal to it reaches the program.
+		const asAnother = `mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"`
+		cmd = exec.CommandContext(ctx, "unshare", append([]string{"--mount", "sh", "-c", asAnother, h.boot, program}, args...)...)
+	}
+	cmd.Dir, cmd.Env = h.dir, h.env
+	return cmd
+}
+
 // result is what a command left.
 type result struct {
 	args           []string
@@ -98,8 +114,8 @@ func (h *host) pipe(stdin string, args ...string) result {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir, cmd.Env, cmd.Stdin = h.dir, h.env, strings.NewReader(stdin)
+	cmd := h.command(ctx, args...)
+	cmd.Stdin = strings.NewReader(stdin)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
@@ -198,8 +214,7 @@ func (h *host) start(stdout io.Writer, args ...string) *process {
 // startWith is start with standard input.
 func (h *host) startWith(stdin io.Reader, stdout io.Writer, args ...string) *process {
 	h.t.Helper()
-	p := &process{t: h.t, cmd: exec.Command(program, args...), stderr: &lockedBuffer{}, done: make(chan struct{})}
-	p.cmd.Dir, p.cmd.Env = h.dir, h.env
+	p := &process{t: h.t, cmd: h.command(context.Background(), args...), stderr: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, stdout, p.stderr
 	if err := p.cmd.Start(); err != nil {
 		h.t.Fatal(err)
