@@ -81,7 +81,7 @@ func TestWhatTheDeviceHoldsIsReadFromTheStore(t *testing.T) {
 		{"one object", 300, 100, 1 << 30, 256, 1 << 20, 0},
 		{"many objects", 1500, 300, 20 << 10, 256, 10 << 10, 1 << 40},
 		{"their indexes tell", 400, 300, 20 << 10, 0, 1, 1 << 40},
-		{"large records", 300, 60 << 10, 4 << 20, 256, 300 << 10, 4096},
+		{"large records", 120, 60 << 10, 2 << 20, 256, 300 << 10, 4096},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			random := testRandom(t)

@@ -49,6 +49,8 @@ type Scan struct {
 	records []Record
 	free    [][]byte // memory for blocks, not in use
 	lent    [][]byte // memory that the records of the last call, or block, refer to
+	bodies  [][]byte // memory for spans, not in use
+	spent   [][]byte // memory of spans that the records of the last call refer to
 }
 
 // segment is an object that may hold records of the scan.
@@ -142,6 +144,8 @@ func (s *Scan) restart() {
 
 // reuse takes back the memory of records that are no longer valid.
 func (s *Scan) reuse() {
+	s.bodies, s.spent = append(s.bodies, s.spent...), s.spent[:0]
+	s.bodies = s.bodies[max(0, len(s.bodies)-scanAhead):]
 	keep := s.lent[:0]
 	for i, b := range s.lent {
 		if i == len(s.lent)-1 && s.record < s.block.Count {
@@ -247,6 +251,9 @@ func (s *Scan) nextSpan(ctx context.Context, maxBytes int) error {
 		if err := s.plan(ctx, maxBytes); err != nil {
 			return err
 		}
+	}
+	if s.current != nil && len(s.current.blocks) > 1 {
+		s.spent = append(s.spent, s.current.body)
 	}
 	if s.current != nil { // a second one: it is a scan, which reads ahead, twice as far each time
 		s.bytes = min(2*s.bytes, scanSpanBytes)
@@ -368,20 +375,29 @@ func (s *Scan) cut(g *segment) bool {
 		return false
 	}
 	s.spans = append(s.spans, p)
+	var memory []byte
+	if n := len(s.bodies); n > 0 && len(p.blocks) > 1 {
+		memory, s.bodies = s.bodies[n-1], s.bodies[:n-1]
+	}
 	go func() {
 		defer close(p.done)
-		p.body, p.err = s.a.span(s.ctx, p.ref, p.blocks)
+		p.body, p.err = s.a.span(s.ctx, p, memory)
 	}()
 	return true
 }
 
-// span reads a row of blocks: one through the cache, more past it, as they are stored.
-func (a *Archive) span(ctx context.Context, ref *ObjectRef, blocks []BlockInfo) ([]byte, error) {
-	if len(blocks) == 1 {
-		return a.block(ctx, ref.ID, &blocks[0])
+// span reads a row of blocks: one through the cache, more past it, as they are stored,
+// into memory where they fit.
+func (a *Archive) span(ctx context.Context, p *span, memory []byte) ([]byte, error) {
+	if len(p.blocks) == 1 {
+		return a.block(ctx, p.ref.ID, &p.blocks[0])
 	}
-	from, to := blocks[0].Place, blocks[len(blocks)-1].End()
-	return a.fetch(ctx, ref.ID.Key(a.node, KindData), from, to-from)
+	from, to := p.blocks[0].Place, p.blocks[len(p.blocks)-1].End()
+	if uint64(cap(memory)) < to-from {
+		memory = make([]byte, to-from)
+	}
+	memory = memory[:to-from]
+	return memory, a.fetchInto(ctx, p.ref.ID.Key(a.node, KindData), from, memory)
 }
 
 // Records calls visit with the records [from, to) of a stream that are in the store,

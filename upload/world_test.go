@@ -3,6 +3,7 @@ package upload
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -231,8 +232,10 @@ func randomPayload(random *rand.Rand, n int) []byte {
 		}
 		return b
 	}
-	for i := range b {
-		b[i] = byte(random.Uint32())
+	for i := 0; i < n; i += 8 {
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], random.Uint64())
+		copy(b[i:], word[:])
 	}
 	return b
 }
