@@ -215,7 +215,7 @@ func (u *upkeep) dropJob(c *Core) *job {
 		if err != nil {
 			return nil, err
 		}
-		gone := []Group{}
+		found := &dropped{}
 		for i := range min(len(indexed)+len(groups), dropMost) {
 			g := (*Group)(nil)
 			if i < len(indexed) {
@@ -223,27 +223,33 @@ func (u *upkeep) dropJob(c *Core) *job {
 			} else {
 				g = &groups[i-len(indexed)]
 			}
-			kept, err := keepsAny(ctx, s, node, g, a)
-			if err != nil {
+			if found.kept, err = keptOf(ctx, s, node, g, a); err != nil {
 				return nil, err
 			}
-			if kept {
+			if found.kept != nil {
 				break
 			}
-			gone = append(gone, *g)
+			found.gone = append(found.gone, *g)
 		}
-		return gone, nil
+		return found, nil
 	}
 	j.take = func(now Instant, value any) error {
-		gone := value.([]Group)
-		if len(gone) == 0 {
+		found := value.(*dropped)
+		if u.oldest = found.kept; len(found.gone) == 0 {
 			u.job = nil
 			return nil
 		}
-		j.apply = func(now Instant) { c.drop(now, gone) }
+		j.apply = func(now Instant) { c.drop(now, found.gone) }
 		return nil
 	}
 	return j
+}
+
+// dropped are the groups that may go, and why the one behind them may not: a range of
+// its that is kept, nil if that is not known.
+type dropped struct {
+	gone []Group
+	kept *Range
 }
 
 // drop lets the oldest groups go.
@@ -265,10 +271,11 @@ func (c *Core) drop(now Instant, gone []Group) {
 	c.m.Groups = slices.Clone(c.m.Groups[n:])
 }
 
-// keepsAny reports whether any record of the group is kept, or may be.
-func keepsAny(ctx context.Context, s store.Store, node string, g *Group, a *alive) (bool, error) {
+// keptOf returns a range of the group that is kept, an empty one where it cannot be told
+// yet; nil if none is.
+func keptOf(ctx context.Context, s store.Store, node string, g *Group, a *alive) (*Range, error) {
 	if g.To > a.position {
-		return true, nil
+		return &Range{}, nil
 	}
 	for i := range g.Objects {
 		o := &g.Objects[i]
@@ -276,16 +283,17 @@ func keepsAny(ctx context.Context, s store.Store, node string, g *Group, a *aliv
 		if ranges == nil && o.Streams > 0 {
 			var err error
 			if ranges, err = readRanges(ctx, s, node, g, o); err != nil {
-				return false, err
+				return nil, err
 			}
 		}
 		for k := range ranges {
 			if a.keeps(&ranges[k]) {
-				return true, nil
+				kept := ranges[k]
+				return &kept, nil
 			}
 		}
 	}
-	return false, nil
+	return nil, nil
 }
 
 // readRanges reads the ranges of an object that the manifest has no room for.

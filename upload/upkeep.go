@@ -49,6 +49,7 @@ type upkeep struct {
 	lookNS  int64
 	dropNS  int64
 	dropped *alive          // what the last look for groups to drop went by
+	oldest  *Range          // of the oldest group, why it cannot go; nil: not known
 	skip    map[uint64]bool // groups, by From, that are not compacted
 	problem error           // the last thing found to be wrong with an object
 }
@@ -291,7 +292,9 @@ func (u *upkeep) plan(c *Core, now Instant) *job {
 	}
 	if u.alive != nil && u.alive != u.dropped && now.NS >= u.dropNS && len(c.m.Groups) > 0 {
 		u.dropped, u.dropNS = u.alive, now.NS+u.dropEvery
-		return u.dropJob(c)
+		if u.oldest == nil || !u.alive.keeps(u.oldest) {
+			return u.dropJob(c)
+		}
 	}
 	if j := u.compactJob(c); j != nil {
 		return j
