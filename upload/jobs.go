@@ -217,11 +217,11 @@ func (u *upkeep) dropJob(c *Core) *job {
 		}
 		found := &dropped{}
 		for i := range min(len(indexed)+len(groups), dropMost) {
-			g := (*Group)(nil)
+			g := &Group{}
 			if i < len(indexed) {
-				g = &indexed[i]
+				*g = indexed[i]
 			} else {
-				g = &groups[i-len(indexed)]
+				*g = groups[i-len(indexed)]
 			}
 			if found.kept, err = keptOf(ctx, s, node, g, a); err != nil {
 				return nil, err

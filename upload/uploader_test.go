@@ -203,7 +203,7 @@ func TestP12_AnOutageHealsByItself(t *testing.T) {
 		r.o.Epoch, r.o.Incarnation, r.o.Claimed = 2, [16]byte{2}, claimed
 		r.start()
 		defer r.close()
-		end := r.grow("x")
+		r.grow("x")
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		down.Store(true)
@@ -214,7 +214,7 @@ func TestP12_AnOutageHealsByItself(t *testing.T) {
 			log.sync()
 		}
 		log.readFramesAgain()
-		end = r.show()
+		end := r.show()
 		began := time.Now()
 		time.Sleep(time.Hour)
 		synctest.Wait()
