@@ -1,13 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -85,7 +85,7 @@ func (n *Node) acquire(ctx context.Context, f *fence.Fence, sb *ringwal.Superblo
 	var err error
 	h.outcome, err = fence.Acquire(ctx, f, fence.Request{
 		Key: h.key, Boot: n.boot, Exclusive: true, Abort: n.aborts(), Take: take,
-		Newest: n.owner, Progress: n.progress, Clock: bootClock{}, Before: n.tellStep,
+		Newest: n.owner, Progress: n.progress, Clock: fence.SystemClock{}, Before: n.tellStep,
 	})
 	n.start.waited = h.outcome.Waited
 	if err != nil {
@@ -93,7 +93,7 @@ func (n *Node) acquire(ctx context.Context, f *fence.Fence, sb *ringwal.Superblo
 	}
 	beats, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- fence.Watch(beats, f, h.key, bootClock{}, true) }()
+	go func() { done <- fence.Watch(beats, f, h.key, fence.SystemClock{}, true) }()
 	h.beating = func() error {
 		stop()
 		return <-done
@@ -103,13 +103,7 @@ func (n *Node) acquire(ctx context.Context, f *fence.Fence, sb *ringwal.Superblo
 
 // aborts reports whether a preempt aborts the victim's writes.
 func (n *Node) aborts() bool {
-	switch n.cfg.Fencing.Preempt {
-	case PreemptAbort:
-		return true
-	case PreemptPlain:
-		return false
-	}
-	return n.hold.fence.Capabilities().Transport == fence.NVMe
+	return fence.PreemptByAbort(string(cmp.Or(n.cfg.Fencing.Preempt, PreemptAuto)), n.hold.fence.Capabilities())
 }
 
 // owner is what the newest superblock says about who ran the log last.
@@ -168,7 +162,7 @@ func (n *Node) watchFence() error {
 	h.watch, h.ended = cancel, make(chan struct{})
 	go func() {
 		defer close(h.ended)
-		if err := fence.Watch(ctx, h.fence, h.key, bootClock{}, false); err != nil {
+		if err := fence.Watch(ctx, h.fence, h.key, fence.SystemClock{}, false); err != nil {
 			n.lostFence(err)
 		}
 	}()
@@ -239,24 +233,6 @@ func (n *Node) heldBack(target uint64) uint64 {
 	}
 	l.heldUntilNS = 0
 	return target
-}
-
-// bootClock is the time that a fence goes by: it runs on while the machine is suspended.
-type bootClock struct{}
-
-// Now is the time since the boot.
-func (bootClock) Now() time.Duration { return time.Duration(device.NowNS()) }
-
-// Sleep waits for d, or until ctx ends.
-func (bootClock) Sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // StatusFence tells what keeps others from writing.
