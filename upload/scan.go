@@ -24,7 +24,7 @@ const (
 
 // Scan reads the records of one stream. It begins with a request for what was asked,
 // and reads the further ahead the longer it goes on: then it holds up to
-// (scanAhead+1) × scanSpanBytes and scanAhead indexes of objects. One goroutine; Close
+// (scanAhead+3) × scanSpanBytes, 28 MiB, beside maxBytes, and scanAhead indexes of objects. One goroutine; Close
 // frees its memory and ends its requests.
 type Scan struct {
 	a      *Archive
@@ -152,7 +152,7 @@ func (s *Scan) reuse() {
 			keep = append(keep, b)
 			break
 		}
-		if len(s.free) < scanAhead {
+		if len(s.free) < scanSpanBytes/BlockBytes {
 			s.free = append(s.free, b)
 		}
 	}
