@@ -331,6 +331,22 @@ func TestP8_RestoreKeepsALogWithRecords(t *testing.T) {
 	if _, err := Restore(ctx, l.options(path)); !errors.Is(err, ErrNotOurs) {
 		t.Errorf("restored over records: %v", err)
 	}
+	// Nor when its epoch tells nothing, since the lost log was started more often.
+	m, version, err := upload.ReadManifest(ctx, l.store, l.manifest.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Epoch += 10
+	body, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.store.PutIfMatch(ctx, upload.ManifestKey(m.Node), body, version); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore(ctx, l.options(path)); !errors.Is(err, ErrNotOurs) || !strings.Contains(err.Error(), "which has records") {
+		t.Errorf("restored over records: %v", err)
+	}
 }
 
 // crashingStore ends a restore at one step.
