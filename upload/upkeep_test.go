@@ -89,6 +89,47 @@ func TestTheManifestStaysSmall(t *testing.T) {
 	}
 }
 
+// The first upload of a log that was trimmed, and that of one that ran without its store
+// for a while, are not committed before they reach a checkpoint: what lies behind could
+// not be understood without it.
+func TestP5_NothingIsCommittedWhoseStateIsNotKnown(t *testing.T) {
+	random := testRandom(t)
+	log := newTestWorld(t, 64<<20, 0)
+	trimmed, kept := log.stream("trimmed"), log.stream("kept")
+	grow := func(id stream.ID, n int) {
+		for range n {
+			log.append(&stream.Batch{Entries: []stream.Entry{{Stream: id, Payload: randomPayload(random, 5000)}}})
+			log.sync()
+		}
+	}
+	grow(trimmed, 30)
+	log.retry(func() error { _, err := log.c.Trim(trimmed, 30); return err })
+	must(t, log.c.Checkpoint())
+	log.sync()
+	grow(kept, 10)
+	must(t, log.c.Checkpoint())
+	log.sync()
+	grow(kept, 5)
+	log.readFrames()
+	for _, before := range []int{0, 4} { // frames that were uploaded, before the log ran without its store
+		w := newUploadWorld(t, random, log, log.device())
+		w.slow = true
+		if before > 0 {
+			w.advance(before)
+			w.startAnyway()
+			w.stop = func() bool { return w.uploaded >= w.dataEnd }
+			w.drive()
+			w.owners[0].crash()
+			w.stop = nil
+		}
+		w.advance(15)
+		w.trim = log.frames[15].Position
+		w.startAnyway()
+		w.drive()
+		w.check()
+	}
+}
+
 func TestJoinedStreamsAreKeptAsLongAsTheOneThatGoesOn(t *testing.T) {
 	w := newTestWorld(t, 64<<20, 0)
 	for i := range 10 { // ids 1 to 10, that streams of older logs had

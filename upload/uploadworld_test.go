@@ -100,6 +100,9 @@ func (w *uploadWorld) watch(op simstore.Op, key string, body []byte) {
 		if m.Epoch < w.newest {
 			w.t.Fatalf("epoch %d changed the manifest after epoch %d had claimed it", m.Epoch, w.newest)
 		}
+		if len(m.Groups) > 0 && !w.stateKnown(m) {
+			w.t.Fatalf("the state at position %d does not follow from what the manifest names", m.Uploaded)
+		}
 		w.epoch, w.uploaded = m.Epoch, m.Uploaded
 		w.commits++
 		for key := range w.named(m) {
@@ -113,6 +116,18 @@ func (w *uploadWorld) watch(op simstore.Op, key string, body []byte) {
 			w.t.Fatalf("%s was deleted, and the manifest names it", key)
 		}
 	}
+}
+
+// stateKnown reports whether journals without a gap lead from a state, or from the
+// beginning of the log, to the end of what is uploaded.
+func (w *uploadWorld) stateKnown(m *Manifest) bool {
+	for i := range m.Groups {
+		g := &m.Groups[i]
+		if len(g.Objects) == 0 && m.State != nil && m.State.Position < g.To && g.To < m.Uploaded {
+			return false
+		}
+	}
+	return m.State != nil || m.Origin == w.log.frames[0].Position
 }
 
 // peek is Peek where the store is locked already.
