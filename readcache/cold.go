@@ -47,6 +47,7 @@ type Cold struct {
 
 	mu      sync.Mutex
 	flights map[upload.CacheKey]*flight
+	loads   sync.WaitGroup
 
 	hits, misses, shared, loaded atomic.Uint64
 	held, entries                atomic.Int64
@@ -94,10 +95,13 @@ type ColdStats struct {
 func NewCold(budgetBytes int64) (*Cold, error) {
 	budget := max(budgetBytes, MinColdBytes)
 	counters := budget / coldCounterShare
+	// BufferItems 1: what is asked for is counted at once. With more, ristretto collects it
+	// in a sync.Pool, which a garbage collection empties: at the rate of cold reads hardly
+	// anything would be counted.
 	c := &Cold{flights: map[upload.CacheKey]*flight{}}
 	var err error
 	c.cache, err = ristretto.NewCache(&ristretto.Config[uint64, *coldPart]{
-		NumCounters: counters, MaxCost: budget - coldFixedBytes - 4*counters, BufferItems: 64, IgnoreInternalCost: true,
+		NumCounters: counters, MaxCost: budget - coldFixedBytes - 4*counters, BufferItems: 1, IgnoreInternalCost: true,
 		KeyToHash: func(key uint64) (uint64, uint64) { return key, 0 },
 		OnExit: func(p *coldPart) {
 			if p != nil {
@@ -112,9 +116,17 @@ func NewCold(budgetBytes int64) (*Cold, error) {
 	return c, nil
 }
 
-// Close forgets everything and ends the cache's goroutine. No Load may be under way, nor
-// follow.
-func (c *Cold) Close() { c.cache.Close() }
+// Close forgets everything, ends the loads that are under way, and waits for them. No Load
+// may follow.
+func (c *Cold) Close() {
+	c.mu.Lock()
+	for _, f := range c.flights {
+		f.cancel()
+	}
+	c.mu.Unlock()
+	c.loads.Wait() // also for those that nobody waits for any more
+	c.cache.Close()
+}
 
 // Stats returns the counters.
 func (c *Cold) Stats() ColdStats {
@@ -155,7 +167,7 @@ func (c *Cold) join(ctx context.Context, key upload.CacheKey, hash uint64, load 
 	// Not the first caller's own context: the others' loads must not end with it.
 	ctx, f.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	c.flights[key] = f
-	go func() {
+	c.loads.Go(func() {
 		defer close(f.done)
 		defer f.cancel()
 		if f.bytes, f.err = load(ctx); f.err == nil {
@@ -167,7 +179,7 @@ func (c *Cold) join(ctx context.Context, key upload.CacheKey, hash uint64, load 
 		if c.flights[key] == f {
 			delete(c.flights, key)
 		}
-	}()
+	})
 	return f
 }
 
