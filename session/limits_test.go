@@ -26,17 +26,20 @@ func takeAll(s *session.Session) (requests int) {
 	return requests
 }
 
-// await takes requests until there are n, or none came for a while.
-func await(s *session.Session, b *held, n int) (requests int) {
-	for requests < n {
+// await takes requests until there are want, and then those that come for a while yet.
+func await(s *session.Session, b *held, want int) (requests int) {
+	for requests = takeAll(s); ; {
+		patience := 30 * time.Second
+		if requests >= want {
+			patience = 100 * time.Millisecond
+		}
 		select {
 		case <-b.ready:
 			requests += takeAll(s)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(patience):
 			return requests
 		}
 	}
-	return requests
 }
 
 // The session takes exactly MaxRequests without an answer, and goes on after some.
@@ -49,7 +52,7 @@ func TestP12_RequestsInFlightAreBounded(t *testing.T) {
 		talk = oneAppend(1, nil).AppendTo(talk, i)
 	}
 	go d.write(talk)
-	if got := await(d.s, b, n); got != session.MaxRequests {
+	if got := await(d.s, b, session.MaxRequests); got != session.MaxRequests {
 		t.Fatalf("took %d requests, want %d", got, session.MaxRequests)
 	}
 	// The session's other messages wait behind them, but nothing is lost.
@@ -74,7 +77,8 @@ func TestP12_BytesInFlightAreBounded(t *testing.T) {
 			d.write(oneAppend(1, make([]byte, payload)).AppendTo(nil, i))
 		}
 	}()
-	if got, want := await(d.s, b, 60), session.MaxRequestBytes/one; got != want {
+	want := session.MaxRequestBytes / one
+	if got := await(d.s, b, want); got != want {
 		t.Fatalf("took %d requests of %d bytes, want %d", got, one, want)
 	}
 }
