@@ -105,8 +105,11 @@ func (r *Restoration) Claim(ctx context.Context, s store.Store, by Successor, no
 		case version != r.version:
 			return nil, fmt.Errorf("%w: its manifest has changed since it was read, to epoch %d of log %s, up to position %d: a sidecar serves it, or another restore was quicker. Nothing was restored",
 				ErrNotGone, now.Epoch, uuid.UUID(now.Log), now.Uploaded)
-		case ctx.Err() != nil:
+		}
+		select {
+		case <-ctx.Done():
 			return nil, errors.Join(err, ctx.Err())
+		case <-time.After(claimRetry):
 		}
 	}
 }
