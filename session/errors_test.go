@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/session"
 	"github.com/walsidecar/walsidecar/stream"
@@ -85,6 +87,8 @@ func TestCodeOf(t *testing.T) {
 		wire.CodePreconditionFailed: fmt.Errorf("append: %w", &stream.Refusal{Err: stream.ErrOffsetMismatch}),
 		wire.CodeDraining:           fmt.Errorf("node: %w", &wire.Error{Code: wire.CodeDraining}),
 		wire.CodeDamaged:            &ringwal.DamageError{From: 1, To: 2},
+		wire.CodeStoreUnavailable:   fmt.Errorf("%w: %w", reader.ErrStore, context.DeadlineExceeded),
+		wire.CodeDataLost:           fmt.Errorf("stream 3: %w", reader.ErrLost),
 	} {
 		if got := session.CodeOf(err); got != want {
 			t.Errorf("%v: %s, want %s", err, got, want)

@@ -12,7 +12,8 @@ import (
 )
 
 // readBytes is what an open read takes of the budget: its cursor holds up to one
-// frame, and lists the records that it found.
+// frame, or as much from the store, and lists the records that it found. What reads read
+// ahead in the store is not counted here: all together it is reader.ColdBytes at most.
 const readBytes = wire.MaxFrameBytes + 256<<10
 
 // reads are the reads and replays of a session. One goroutine serves each; they
