@@ -101,7 +101,7 @@ func (c *Core) take(now Instant, n int) {
 				c.doom(now, KindState, old.ID)
 			}
 			c.m.State = g.state
-			c.upkeep.alive = g.alive
+			c.upkeep.alive, c.upkeep.unread = g.alive, false
 			c.hold = false
 		}
 		c.changes++

@@ -445,6 +445,7 @@ const (
 	whatBuild  = "build an object"
 	whatPut    = "put an object"
 	whatCommit = "commit the manifest"
+	whatState  = "read the newest state"
 )
 
 // wait is until when to wait after the tries before it, with jitter.

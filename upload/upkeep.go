@@ -3,6 +3,7 @@ package upload
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/walsidecar/walsidecar/upload/store"
@@ -32,6 +33,7 @@ type upkeep struct {
 	// joins are those of the state in the store, nil until they were read.
 	joins   []Join
 	alive   *alive // as of the state in m, nil until known
+	unread  bool   // the state that was there at the start is still to be read
 	loading task
 
 	// Limits: lookEvery, dropEvery, inlineBytes, indexFewest, largeStreamBytes.
@@ -73,8 +75,9 @@ func (t *task) start(now Instant) bool {
 func (u *upkeep) init(c *Core) {
 	u.lookEvery, u.dropEvery, u.inlineBytes, u.indexFewest, u.largeBytes = int64(lookEvery), int64(dropEvery), inlineBytes, indexFewest, largeStreamBytes
 	u.seenNS, u.skip = map[ObjectID]int64{}, map[uint64]bool{}
-	if c.m.State == nil {
-		u.joins = []Join{}
+	u.unread = c.m.State != nil
+	if !u.unread || len(c.m.Retired) == 0 {
+		u.joins = []Join{} // a log that took no other's place has none
 	}
 }
 
@@ -115,7 +118,7 @@ func (u *upkeep) joinState(s *State) (*alive, error) {
 }
 
 func (u *upkeep) step(c *Core, now Instant) (actions []*Action) {
-	if u.joins == nil && u.loading.start(now) {
+	if u.unread && u.loading.start(now) {
 		actions = append(actions, &Action{Kind: ActGet, Key: c.m.State.ID.Key(c.s.Node, KindState), Class: store.Upload})
 	}
 	if a := u.delete(c, now); a != nil {
@@ -128,7 +131,7 @@ func (u *upkeep) step(c *Core, now Instant) (actions []*Action) {
 }
 
 func (u *upkeep) wake(c *Core, soonest func(int64)) {
-	if !u.loading.running && u.joins == nil {
+	if !u.loading.running && u.unread {
 		soonest(u.loading.dueNS)
 	}
 	if ns := u.deleteDue(c); ns != 0 {
@@ -148,7 +151,7 @@ func (u *upkeep) wake(c *Core, soonest func(int64)) {
 func (u *upkeep) done(c *Core, now Instant, a *Action, r *Result) {
 	switch {
 	case a.Kind == ActGet:
-		u.stateRead(c, now, r)
+		u.stateRead(c, now, a.Key, r)
 	case a.Kind == ActDelete:
 		u.deleteDone(c, now, r)
 	case u.job != nil:
@@ -156,8 +159,11 @@ func (u *upkeep) done(c *Core, now Instant, a *Action, r *Result) {
 	}
 }
 
-func (u *upkeep) stateRead(c *Core, now Instant, r *Result) {
+func (u *upkeep) stateRead(c *Core, now Instant, key string, r *Result) {
 	u.loading.running = false
+	if !u.unread {
+		return // there is a newer one
+	}
 	err := r.err
 	var s *State
 	if err == nil {
@@ -167,16 +173,25 @@ func (u *upkeep) stateRead(c *Core, now Instant, r *Result) {
 	if err == nil {
 		a, _, err = newAlive(s, s.Joins)
 	}
+	if errors.Is(err, store.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", ErrMissingObject, err)
+	}
 	if err != nil {
-		c.retries.failed(now, "read the newest state", err)
-		u.loading.dueNS = c.retries.wait(now, c.rng, &u.loading.tries)
+		if !tryAgain(err) {
+			u.problem = inObject(key, err)
+		}
+		// What compaction may leave out is known from the next state on. But without the
+		// joins no next state can be written.
+		if u.unread = tryAgain(err) || u.joins == nil; u.unread {
+			c.retries.failed(now, whatState, err)
+			u.loading.dueNS = c.retries.wait(now, c.rng, &u.loading.tries)
+		}
 		return
 	}
-	c.retries.worked("read the newest state")
+	c.retries.worked(whatState)
+	u.unread = false
 	u.joins = append([]Join{}, s.Joins...)
-	if u.alive == nil && c.m.State.Position == s.Position {
-		u.alive = a
-	}
+	u.alive = a
 }
 
 // deleteDue is when the oldest doomed object may be deleted, 0: there is none.
@@ -287,7 +302,7 @@ func (u *upkeep) stepJob(c *Core, now Instant) *Action {
 
 // plan looks for the next job.
 func (u *upkeep) plan(c *Core, now Instant) *job {
-	if now.NS < u.lookNS || now.NS < u.jobs.dueNS || u.joins == nil {
+	if now.NS < u.lookNS || now.NS < u.jobs.dueNS || u.unread {
 		return nil
 	}
 	if u.alive != nil && u.alive != u.dropped && now.NS >= u.dropNS && len(c.m.Groups) > 0 {

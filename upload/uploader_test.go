@@ -294,6 +294,28 @@ func TestP6_AFencedUploaderSaysSoAndStops(t *testing.T) {
 	})
 }
 
+// A state object that rotted is told of, and does not keep records from the store.
+func TestADamagedStateDoesNotStopUploads(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		log, s := newTestWorld(t, 64<<20, 0), &simstore.Store{}
+		r := newRunning(t, log, s, 1)
+		r.grow("x")
+		time.Sleep(time.Minute)
+		r.close()
+		m, _, err := ReadManifest(background, s, "test")
+		must(t, err)
+		s.Corrupt(m.State.ID.Key("test", KindState), func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+		r = newRunning(t, log, s, 2)
+		defer r.close()
+		end := r.grow("y")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if state := r.u.State(); r.u.Uploaded() != end || state.Retrying != nil || !errors.Is(state.Problem, ErrDamagedObject) {
+			t.Errorf("uploaded %d of %d, %+v", r.u.Uploaded(), end, state)
+		}
+	})
+}
+
 func TestAdvanceAllocatesNothing(t *testing.T) {
 	r := newRunning(t, newTestWorld(t, 64<<20, 0), &simstore.Store{}, 1)
 	defer r.close()
