@@ -51,7 +51,7 @@ func (a *app) run(args []string) int {
 		newStreamsCommand(a), newStreamCommand(a), newTrimCommand(a), newProducerCommand(a),
 		newStatusCommand(a), newFlushCommand(a), newWaitReadyCommand(a),
 		newInspectCommand(a), newVerifyCommand(a), newSalvageCommand(a), newRestoreCommand(a), newGCCommand(a),
-		newTakeoverCommand(a),
+		newTakeoverCommand(a), newStandbyCommand(a),
 		newFenceCommand(a), newDoctorCommand(a),
 		newConfigCommand(a), newVersionCommand(a),
 		newBenchCommand(a), newBenchNullCommand(),
