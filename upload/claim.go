@@ -87,19 +87,18 @@ const (
 // higher one), ErrManifest, ErrNewerVersion.
 func Claim(ctx context.Context, s store.Store, c Claimant) (*Claimed, error) {
 	ctx = store.WithClass(ctx, store.Upload)
-	wait, attempt := claimRetry, uint64(0)
-	settled := true
+	wait, attempts, settled := claimRetry, uint64(0), true
 	for {
-		m, err := claimOnce(ctx, s, &c, &attempt)
-		if m != nil {
+		m, err := c.Try(ctx, s, &attempts)
+		lost := errors.Is(err, store.ErrUnknownOutcome)
+		switch {
+		case err == nil:
 			return m, nil
-		}
-		if err != nil && !tryAgain(err) {
-			return nil, err
-		}
-		if err == nil || settled && errors.Is(err, store.ErrUnknownOutcome) {
-			settled = err == nil // somebody else was quicker, or the answer was lost: look again at once
+		case errors.Is(err, store.ErrChanged), lost && settled:
+			settled = !lost // somebody else was quicker, or the answer was lost: look again at once
 			continue
+		case !tryAgain(err):
+			return nil, err
 		}
 		select {
 		case <-time.After(wait/2 + rand.N(wait/2)):
@@ -116,9 +115,11 @@ func tryAgain(err error) bool {
 	return errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrDenied) || errors.Is(err, store.ErrUnknownOutcome)
 }
 
-// claimOnce reads the manifest, and puts the claim unless it is there already. Neither
-// a manifest nor an error: it has to be done again.
-func claimOnce(ctx context.Context, s store.Store, c *Claimant, attempt *uint64) (*Claimed, error) {
+// Try is one step of Claim, without a clock: it reads the manifest, and puts the claim
+// unless it is there already. attempts counts the puts of this incarnation. Errors: as
+// Claim, and those of the store; after store.ErrChanged and store.ErrUnknownOutcome Try
+// tells by reading what is so.
+func (c *Claimant) Try(ctx context.Context, s store.Store, attempts *uint64) (*Claimed, error) {
 	before, version, err := ReadManifest(ctx, s, c.Node)
 	if errors.Is(err, ErrNoManifest) {
 		before, err = nil, nil
@@ -129,26 +130,22 @@ func claimOnce(ctx context.Context, s store.Store, c *Claimant, attempt *uint64)
 	if before != nil && before.Incarnation == c.Incarnation && before.Log == c.Log {
 		// An attempt of this claim whose answer was lost. Any of them claims; one that is
 		// still on its way changes nothing, since this version is not the one it expects.
-		return &Claimed{Manifest: before, Version: version, Attempts: max(*attempt, before.Attempt)}, nil
+		return &Claimed{Manifest: before, Version: version, Attempts: max(*attempts, before.Attempt)}, nil
 	}
 	m, err := c.successor(before)
 	if err != nil {
 		return nil, err
 	}
-	*attempt++
-	m.Attempt = *attempt
+	*attempts++
+	m.Attempt = *attempts
 	body, err := m.Encode()
 	if err != nil {
 		return nil, err
 	}
-	version, err = s.PutIfMatch(ctx, ManifestKey(c.Node), body, version)
-	switch {
-	case err == nil:
-		return &Claimed{Manifest: m, Version: version, Attempts: *attempt}, nil
-	case errors.Is(err, store.ErrChanged):
-		return nil, nil
+	if version, err = s.PutIfMatch(ctx, ManifestKey(c.Node), body, version); err != nil {
+		return nil, err
 	}
-	return nil, err
+	return &Claimed{Manifest: m, Version: version, Attempts: *attempts}, nil
 }
 
 // successor is the manifest that claims before, nil where there is none.
