@@ -74,7 +74,7 @@ type process struct {
 	admin    *admin.Server
 	child    *child
 	doorDone chan error
-	doors    sync.Once // closes them
+	doors    sync.Once       // closes them
 	requests *store.Counters // nil without a store
 }
 
