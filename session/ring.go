@@ -41,8 +41,7 @@ const (
 	// before: the size quantum of the group commit (node.QuantumBytes).
 	ringWakeBytes = 32 << 10
 
-	// vainBells is how many bells in a row may be rung while the commit loop is awake
-	// (one may cross with its waking up by itself) before they are heard more slowly.
+	// vainBells is how many bells may be rung for nothing before they are heard more slowly.
 	vainBells = 8
 
 	// vainPause is how long nothing is heard of a client that rings without reason.
@@ -144,11 +143,16 @@ func (s *Session) takeRing(n int64) bool {
 // loop if that sleeps.
 func (s *Session) listen(r *ring) {
 	defer close(r.heard)
-	vain := 0
+	vain, last := 0, uint32(0)
 	r.door.Bell.Listen(func() {
 		if r.door.Disarm() {
 			vain = 0
 			s.backend.Ready(s)
+			return
+		}
+		// A client rings once per sleep; one that crossed with its end was not in vain.
+		if now := r.door.Sleeps(); now != last {
+			vain, last = 0, now
 		} else if vain++; vain > vainBells {
 			time.Sleep(vainPause)
 		}
