@@ -45,7 +45,7 @@ arm64: ## cross-compile everything for arm64; run the unit tests where qemu-user
 	tools/arm64
 
 prlab: ## tests with real reservations, NVMe and SCSI, in a guest; needs root or sudo once, to install QEMU
-	tools/prlab/test --timeout 900 ./fence ./sidecar/doctor -- -test.v
+	tools/prlab/test --timeout 900 ./fence ./sidecar/doctor ./e2e -- -test.v
 
 bench: build ## measure on new files: a closed loop, then many producers; see bench --help for devices
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \

@@ -99,7 +99,8 @@ func (a *app) takeOver(ctx context.Context, o failover.Options) error {
 	r, err := failover.Takeover(ctx, o)
 	a.progress("")
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		return fmt.Errorf("interrupted: %w", err)
+		// The store's error, say, is only what the interruption came to.
+		return fmt.Errorf("interrupted; the same command goes on: %v", err) //nolint:errorlint // see above
 	}
 	if err != nil {
 		return err
