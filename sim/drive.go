@@ -11,6 +11,10 @@ import (
 func (w *World) hostStep() {
 	h, p := w.host, w.profile
 	w.late()
+	if w.bucket != nil {
+		w.bucket.late()
+		w.bucket.mishap()
+	}
 	switch {
 	case w.chance(p.crash) || h.super != nil && w.chance(2*p.crash):
 		w.kill()
@@ -28,7 +32,7 @@ func (w *World) hostStep() {
 		w.kill()
 		return
 	}
-	switch w.pick(p.request, p.issue, p.finish, p.deliver, p.progress, p.publish, p.superblock, p.maintain, p.seal, p.record, p.read, p.tick) {
+	switch w.pick(p.request, p.issue, p.finish, p.deliver, p.progress, p.publish, p.superblock, p.maintain, p.seal, p.record, p.read, p.tick, p.upload) {
 	case 0:
 		h.decide()
 	case 1:
@@ -59,6 +63,9 @@ func (w *World) hostStep() {
 		h.read()
 	case 11:
 		h.tick()
+		h.elapse()
+	case 12:
+		h.upload()
 	}
 	if h.closing {
 		h.shutdown()
@@ -171,6 +178,9 @@ func (h *host) show(f *ringwal.Frame) {
 	h.w.oracle.published(f)
 	h.published = f.End()
 	var body []byte
+	if h.uploads != nil && f.Kind == ringwal.FrameData {
+		h.uploads.dataEnd = f.End()
+	}
 	if f.Kind != ringwal.FramePad {
 		body = f.Buf[ringwal.FrameHeaderBytes:][:f.BodyBytes]
 	}

@@ -75,6 +75,10 @@ func (w *World) heal() {
 	if w.host == nil && !w.over {
 		w.fail("P12", "the log did not start again, with a disk that does its work")
 	}
+	if w.bucket != nil && w.host != nil {
+		w.host.settle()
+		w.bucket.archive.verify()
+	}
 	w.stats.Healed++
 }
 
@@ -149,6 +153,9 @@ func (h *host) settle() {
 		}
 		if h.waiting == nil && len(h.flights) == 0 && h.super == nil && len(h.answers) == 0 && h.log.SuperblockInForce() &&
 			h.log.OpenBytes()+h.log.QueuedBytes() == 0 && !h.log.CheckpointUnderWay() {
+			if h.uploads != nil && h.w.quiet {
+				h.uploadAll()
+			}
 			return
 		}
 	}

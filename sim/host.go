@@ -13,6 +13,7 @@ import (
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/ringwal/device/simdev"
 	"github.com/walsidecar/walsidecar/stream"
+	"github.com/walsidecar/walsidecar/upload"
 )
 
 // host is one incarnation of the process.
@@ -31,6 +32,8 @@ type host struct {
 	buffers   *buffers
 	tail      *readcache.Tail // with a real reader alone
 	reader    *reader.Reader
+	archive   *upload.Archive // nil: no store
+	uploads   *uploads        // nil: no store, or not claimed yet
 
 	published uint64    // directory and index know the log up to here
 	flights   []*flight // frames on their way, in log order
@@ -119,6 +122,7 @@ type recovered struct {
 	index    *stream.Index
 	marks    *reader.Marks
 	frames   []ringwal.FrameHeader
+	manifest *upload.Manifest // as it was before the start; nil: none
 }
 
 // errOtherNode is a log that a node refuses by its name.
@@ -171,6 +175,9 @@ func (w *World) start() {
 
 // buried takes a crashed host out of the world, but for writes that may still land.
 func (w *World) buried(h *host) {
+	if w.bucket != nil {
+		w.bucket.goneWith(h)
+	}
 	if len(h.view.InFlight()) > 0 || h.port.writes > 0 && w.mayLand() {
 		w.former = append(w.former, h)
 		return
@@ -180,6 +187,17 @@ func (w *World) buried(h *host) {
 
 // startFailed judges a start that failed by itself.
 func (w *World) startFailed(h *host, err error, hits int) {
+	if errors.Is(err, errStoreDown) { // it has waited long enough, and exits
+		w.crash(h.view)
+		w.buried(h)
+		return
+	}
+	if errors.Is(err, upload.ErrOlderSnapshot) && w.bucket.archive.olderSnapshot() {
+		_ = h.view.Close()
+		h.close()
+		w.over = true
+		return
+	}
 	if w.faultHits() > hits && (errors.Is(err, device.ErrRead) || errors.Is(err, device.ErrWrite) || errors.Is(err, device.ErrFlush) ||
 		errors.Is(err, ringwal.ErrStalled)) {
 		// It says what the device said. The next try finds it healed.
@@ -206,6 +224,10 @@ func (h *host) recover() (*recovered, error) {
 			return nil, err
 		}
 	}
+	manifest, err := h.readManifest()
+	if err != nil {
+		return nil, err
+	}
 	for range maxTailChanges {
 		sbs, err := ringwal.ReadSuperblocks(h.port)
 		if err != nil {
@@ -224,6 +246,7 @@ func (h *host) recover() (*recovered, error) {
 		}
 		err = ringwal.VerifyTail(h.port, sbs, state.recovery)
 		if err == nil {
+			state.manifest = manifest
 			return state, nil
 		}
 		if !errors.Is(err, ringwal.ErrTailChanged) {
@@ -285,7 +308,14 @@ func (h *host) rebuild(sbs *ringwal.Superblocks) (*recovered, error) {
 // records it.
 func (h *host) begin(state *recovered, jump bool) error {
 	w := h.w
-	e := ringwal.Epoch{Number: 1 + state.sbs.MaxEpoch, Jump: jump}
+	epoch := state.sbs.MaxEpoch
+	if m := state.manifest; m != nil {
+		if err := m.Check(state.sbs.Newest.UUID, state.recovery.End); err != nil {
+			return err
+		}
+		epoch = max(epoch, m.Epoch)
+	}
+	e := ringwal.Epoch{Number: 1 + epoch, Jump: jump}
 	binary.LittleEndian.PutUint64(e.Incarnation[:], w.rng.Uint64())
 	binary.LittleEndian.PutUint64(e.Incarnation[8:], w.rng.Uint64())
 	if w.chance(0.5) {
@@ -309,12 +339,16 @@ func (h *host) begin(state *recovered, jump bool) error {
 	}
 	h.committer = stream.NewCommitter(state.table, h.log)
 	h.directory, h.index, h.published = stream.NewDirectory(state.table), state.index, h.log.Durable()
+	h.openArchive(state)
 	if w.profile.reader {
 		h.reader = reader.New(reader.Config{Device: h.view, Tail: h.tail, Superblock: h.log.Superblock(), Directory: h.directory,
-			Index: h.index, Marks: state.marks, Durable: h.log.Durable()})
+			Index: h.index, Marks: state.marks, Durable: h.log.Durable(), Archive: h.archive})
 	}
 	w.oracle.begins(h)
 	if err := h.writeSuperblocks(); err != nil {
+		return err
+	}
+	if err := h.claim(state); err != nil {
 		return err
 	}
 	if !state.recovery.CheckpointIsLast {

@@ -257,6 +257,12 @@ func (o *oracle) wantsTrim(target uint64) {
 		if r.end > target {
 			break
 		}
+		if b := o.w.bucket; b != nil {
+			if r.to > max(r.from, o.baseCount) && r.end > b.archive.uploaded() {
+				o.w.fail("P5", "the log is trimmed to %d, and the frame [%d, %d) is not in the store: uploaded %d", target, r.position, r.end, b.archive.uploaded())
+			}
+			continue
+		}
 		for _, e := range o.entries[max(r.from, o.baseCount)-o.baseCount : max(r.to, o.baseCount)-o.baseCount] {
 			for _, rec := range e.records {
 				if s := o.durable.stream(rec.stream); s != nil && rec.offset >= s.first {

@@ -57,12 +57,19 @@ type profile struct {
 	power      float64 // share of the crashes that hit the disk too
 	shutdown   float64 // per step: a clean one
 	fault      float64 // per step, of the kinds that have faults
+
+	// With an object store:
+	store         bool
+	upload        int     // weight of a step of the uploader
+	storeFault    float64 // per request
+	outage        float64 // per step
+	linger, grace time.Duration
 }
 
 func (p *profile) String() string {
 	g := p.geometry
-	return fmt.Sprintf("%s, %d steps, block %d, longest frame %d, ring %d, window %d, checkpoint %d, origin %d, %d in flight, cache %t, reader %t, trimmer %t",
-		p.kind, p.steps, g.BlockBytes, g.MaxFrameBytes, g.CapacityBytes, g.WindowBytes, g.CheckpointMaxBytes, p.origin, p.inFlight, !p.through, p.reader, p.trimmer)
+	return fmt.Sprintf("%s, %d steps, block %d, longest frame %d, ring %d, window %d, checkpoint %d, origin %d, %d in flight, cache %t, reader %t, trimmer %t, store %t",
+		p.kind, p.steps, g.BlockBytes, g.MaxFrameBytes, g.CapacityBytes, g.WindowBytes, g.CheckpointMaxBytes, p.origin, p.inFlight, !p.through, p.reader, p.trimmer, p.store)
 }
 
 func drawProfile(rng *rand.Rand, kind Kind) *profile {
@@ -139,4 +146,21 @@ func drawOrigin(rng *rand.Rand, g ringwal.Geometry) uint64 {
 		return g.CapacityBytes - block*rng.Uint64N(4)
 	}
 	return 0
+}
+
+// drawStore gives half of the histories an object store. It draws from chances of its
+// own, so that the others are what they were before there was one.
+func (p *profile) drawStore(rng *rand.Rand) {
+	if p.kind == Lying || rng.IntN(2) == 0 {
+		return // an uploader cannot go on behind damage: that is what salvage is for
+	}
+	p.store, p.upload = true, 30+rng.IntN(60)
+	p.linger = time.Duration(1+rng.IntN(20)) * time.Millisecond
+	p.grace = time.Duration(1+rng.IntN(3000)) * time.Millisecond
+	if rng.IntN(3) > 0 {
+		p.storeFault = 0.3 * rng.Float64() * rng.Float64()
+	}
+	if rng.IntN(3) == 0 {
+		p.outage = 0.01 * rng.Float64()
+	}
 }

@@ -25,6 +25,10 @@ func (h *host) indexes(position uint64, body []byte) {
 }
 
 func (h *host) planTrim(checkpointStart uint64) stream.TrimPlan {
+	if u := h.uploads; u != nil {
+		from := min(ringwal.NewFrameChecker(h.log.Superblock()).Next(u.core.Uploaded()), h.log.Durable())
+		return stream.TrimPlan{Records: from, Target: min(from, checkpointStart)}
+	}
 	if h.reader != nil {
 		return h.reader.PlanTrim(checkpointStart)
 	}
@@ -77,7 +81,16 @@ func (h *host) read() {
 	}
 	from := s.first + w.rng.Uint64N(s.next()-s.first)
 	n := int(min(s.next()-from, 1+w.rng.Uint64N(20)))
-	records, err := h.records(s.id, from, n)
+	read := h.records
+	if w.bucket != nil {
+		if in := w.bucket.archive.inStore(s.id); from < in && (h.reader == nil || w.chance(0.5)) {
+			if h.archive.Manifest().Uploaded < w.bucket.archive.uploaded() {
+				return // the host has not heard of the newest manifest yet
+			}
+			read, n = h.cold, int(min(uint64(n), in-from))
+		}
+	}
+	records, err := read(s.id, from, n)
 	if err != nil {
 		h.unreadable(err)
 		return

@@ -23,6 +23,7 @@ type Stats struct {
 	Histories, Steps, Starts, Crashes, Faults int
 	Requests, Answers, Refused, Full          int
 	Frames, Laps                              int
+	Manifests, StoreFaults, Deleted, Cold     int // commits and claims; faults of the store; objects deleted; reads from the store alone
 	Damaged, Salvaged, Undetectable           int // starts refused for damage; salvages; acked tails lost without a proof
 	Healed                                    int // ends of a history at which the log was emptied and took appends
 }
@@ -40,6 +41,10 @@ func (s *Stats) Add(o Stats) {
 	s.Full += o.Full
 	s.Frames += o.Frames
 	s.Laps += o.Laps
+	s.Manifests += o.Manifests
+	s.StoreFaults += o.StoreFaults
+	s.Deleted += o.Deleted
+	s.Cold += o.Cold
 	s.Damaged += o.Damaged
 	s.Salvaged += o.Salvaged
 	s.Undetectable += o.Undetectable
@@ -66,6 +71,7 @@ type World struct {
 	rng     *rand.Rand
 	profile *profile
 	disk    *simdev.Disk
+	bucket  *bucket // the object store; nil: none
 	host    *host   // nil between two
 	former  []*host // crashed, with writes that may still land
 
@@ -126,12 +132,16 @@ func run(o Options, traced bool) (stats Stats, failure *Failure) {
 func newWorld(o Options, traced bool) *World {
 	rng := rand.New(rand.NewPCG(o.Seed, 0x77616c73696465))
 	w := &World{rng: rng, progressed: map[*simdev.Write]bool{}, profile: drawProfile(rng, o.Kind), traced: traced, now: 1 + rng.Int64N(1<<40), wall: 1_700_000_000_000_000_000}
+	w.profile.drawStore(rand.New(rand.NewPCG(o.Seed, 0x73746f7265)))
 	if o.adjust != nil {
 		o.adjust(w.profile)
 	}
 	w.disk = simdev.New(simdev.Config{Seed: rng.Uint64(), SizeBytes: ringwal.RingStart + int64(w.profile.geometry.CapacityBytes),
 		BlockBytes: int(w.profile.geometry.BlockBytes), WriteThrough: w.profile.through, Odds: w.profile.odds})
 	w.oracle = newOracle(w)
+	if w.profile.store {
+		w.bucket = newBucket(w)
+	}
 	for range 1 + rng.IntN(3) {
 		w.clients = append(w.clients, newClient())
 	}
