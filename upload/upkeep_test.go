@@ -57,7 +57,7 @@ func TestWhatIsDeletedLeavesTheStore(t *testing.T) {
 	for i := range m.Groups {
 		bytes += m.Groups[i].bytes()
 	}
-	if bytes > 40_000 {
+	if bytes > 100_000 { // of about 400,000: the journals stay, and records in groups of which more is kept
 		t.Errorf("%d bytes are left of 25 short records", bytes)
 	}
 	w.collect()
