@@ -21,9 +21,9 @@ func TestMalformedSettingNamesItselfAndWhatIsLegal(t *testing.T) {
 		{"STALL=", "a duration from 1s to 10m"},
 		{"WAL_SIZE=1g", "a whole number with a unit"},
 		{"MEMORY=010", "a whole number with a unit"},
-		{"FENCE=pr", "auto or attach"},
+		{"FENCE=yes", "auto, pr or attach"},
 		{"HTTP=@http", "a path of at most 107 bytes, or off"},
-		{"FENCE_VOLATILE=accept", "this version has no persistent reservations"},
+		{"FENCE_VOLATILE=on", "refuse or accept"},
 		{"STORE=gs://bucket", "s3://bucket/prefix"},
 	} {
 		h := newHost(t, c.setting)
