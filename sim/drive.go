@@ -32,6 +32,30 @@ func (w *World) hostStep() {
 		w.kill()
 		return
 	}
+	h.act()
+}
+
+// ownerStep is one step of the owner in a world of several machines.
+func (w *World) ownerStep(h *host) {
+	switch {
+	case w.chance(w.profile.shutdown):
+		h.closing = true
+	case w.chance(0.02):
+		h.checkFence()
+	}
+	if h.log.Err() != nil && w.chance(0.2) {
+		w.tracef("%s exits: %v", h.name, h.log.Err())
+		w.fleet.die(h)
+		return
+	}
+	if w.host == h {
+		h.act()
+	}
+}
+
+// act is what a host does by itself.
+func (h *host) act() {
+	w, p := h.w, h.w.profile
 	switch w.pick(p.request, p.issue, p.finish, p.deliver, p.progress, p.publish, p.superblock, p.maintain, p.seal, p.record, p.read, p.tick, p.upload) {
 	case 0:
 		h.decide()
@@ -76,6 +100,10 @@ func (w *World) hostStep() {
 func (w *World) kill() {
 	h := w.host
 	w.tracef("%s crashes: durable %d, head %d, %d frames in flight", h.name, h.log.Durable(), h.log.Head(), len(h.flights))
+	if w.fleet != nil {
+		w.fleet.die(h)
+		return
+	}
 	w.crash(h.view)
 	w.host = nil
 	w.buried(h)
@@ -114,10 +142,16 @@ func (h *host) issue() {
 	if f == nil {
 		return
 	}
-	fl := &flight{frame: f, record: w.oracle.issued(h, f)}
-	w.landOver(f.Offset, len(f.Buf))
+	fl := &flight{frame: f}
+	if h.superseded() {
+		fl.record = formerFrame(f)
+	} else {
+		fl.record = w.oracle.issued(h, f)
+		w.landOver(f.Offset, len(f.Buf))
+	}
 	h.flights = append(h.flights, fl)
 	fl.write, fl.err = h.view.Begin(f.Buf, f.Offset)
+	w.begins(fl.write)
 	fl.ended = fl.err != nil
 }
 
@@ -131,7 +165,11 @@ func (h *host) finish() {
 		return
 	}
 	f.ended = true
-	if f.err = h.view.Finish(f.write); f.err == nil {
+	f.err = h.view.Finish(f.write)
+	switch {
+	case f.record.late:
+		h.getsThrough("a frame", f.err)
+	case f.err == nil:
 		h.w.oracle.finished(f.record)
 	}
 }
@@ -152,7 +190,9 @@ func (h *host) deliver() {
 		if (failed || f.err != nil) && (after != before || h.log.Err() == nil) {
 			h.w.fail("P10", "the log went on after %v", f.err)
 		}
-		h.w.oracle.speaks(h)
+		if !h.recoveredFrom() {
+			h.w.oracle.speaks(h)
+		}
 		return
 	}
 }
@@ -174,8 +214,10 @@ func (h *host) publish() {
 
 // show makes a durable frame readable.
 func (h *host) show(f *ringwal.Frame) {
-	h.w.oracle.speaks(h)
-	h.w.oracle.published(f)
+	if !h.recoveredFrom() {
+		h.w.oracle.speaks(h)
+		h.w.oracle.published(f)
+	}
 	h.published = f.End()
 	var body []byte
 	if h.uploads != nil && f.Kind == ringwal.FrameData {
@@ -206,6 +248,10 @@ func (h *host) release(durable uint64) {
 			continue
 		}
 		h.w.stats.Answers++
+		if h.recoveredFrom() {
+			h.w.oracle.formerLeaves(h, a)
+			continue
+		}
 		h.w.oracle.leaves(a)
 		a.q.hear(&a.got)
 	}
@@ -221,7 +267,10 @@ func (h *host) superblockStep() {
 		}
 		h.super = nil
 		err := h.view.Finish(s.write)
-		if err == nil {
+		switch {
+		case s.late:
+			h.getsThrough("a superblock", err)
+		case err == nil && !h.recoveredFrom():
 			w.oracle.wroteSuperblock(s.write.Offset(), s.bytes)
 		}
 		h.log.SuperblockDone(err, w.now)
@@ -229,7 +278,9 @@ func (h *host) superblockStep() {
 		if err != nil && h.log.Err() == nil {
 			w.fail("P10", "the log went on after %v", err)
 		}
-		w.oracle.speaks(h)
+		if !h.superseded() {
+			w.oracle.speaks(h)
+		}
 		if h.reader != nil {
 			h.reader.SetTrim(h.log.Trim())
 		}
@@ -239,13 +290,16 @@ func (h *host) superblockStep() {
 	if !ok {
 		return
 	}
-	w.oracle.beginsSuperblock(offset)
+	if !h.superseded() {
+		w.oracle.beginsSuperblock(offset)
+	}
 	write, err := h.view.Begin(b, offset)
+	w.begins(write)
 	if err != nil {
 		h.log.SuperblockDone(err, w.now)
 		return
 	}
-	h.super = &superFlight{write: write, slot: int(offset / ringwal.SlotBytes), bytes: b}
+	h.super = &superFlight{write: write, slot: int(offset / ringwal.SlotBytes), bytes: b, late: h.superseded()}
 }
 
 // maintain writes a checkpoint when one is due, and trims what may go.
@@ -300,6 +354,10 @@ func (h *host) shutdown() {
 	}
 	if h.log.Superblock().Clean {
 		w.tracef("%s is closed", h.name)
+		if w.fleet != nil {
+			w.fleet.die(h)
+			return
+		}
 		_ = h.view.Close()
 		h.close()
 		w.host = nil

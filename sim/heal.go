@@ -18,6 +18,9 @@ const healRounds = 200
 func (w *World) heal() {
 	w.quiet = true
 	w.disk.HealAll()
+	if w.fleet != nil {
+		w.fleet.quiet()
+	}
 	if w.host != nil && (w.host.log.Err() != nil || w.host.closing || w.profile.kind == Failing || w.chance(0.5)) {
 		w.kill()
 	}
@@ -33,6 +36,11 @@ func (w *World) heal() {
 	h := w.host
 	if h == nil {
 		w.fail("P12", "the log did not start, with a disk that does its work")
+	}
+	if h.peer != nil {
+		h.settle()
+		w.pass(h.peer.heldUntil - min(w.now, h.peer.heldUntil))
+		w.fleet.landOld()
 	}
 	h.settle()
 	for i := 0; i < len(w.oracle.now.streams); i++ {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/readcache"
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
@@ -33,6 +34,7 @@ type host struct {
 	tail      *readcache.Tail // with a real reader alone
 	reader    *reader.Reader
 	archive   *upload.Archive // nil: no store
+	peer      *peer           // nil: a world of one machine
 	uploads   *uploads        // nil: no store, or not claimed yet
 
 	published uint64    // directory and index know the log up to here
@@ -56,6 +58,7 @@ type flight struct {
 type superFlight struct {
 	write *simdev.Write
 	slot  int
+	late  bool // begun by a former owner
 	bytes []byte
 }
 
@@ -123,6 +126,7 @@ type recovered struct {
 	marks    *reader.Marks
 	frames   []ringwal.FrameHeader
 	manifest *upload.Manifest // as it was before the start; nil: none
+	outcome  fence.Outcome    // of a start in a fleet
 }
 
 // errOtherNode is a log that a node refuses by its name.
@@ -133,6 +137,10 @@ const maxTailChanges = 3
 
 // start brings a host up by the start routine of package node.
 func (w *World) start() {
+	if w.fleet != nil {
+		w.fleet.start()
+		return
+	}
 	w.hosts++
 	w.stats.Starts++
 	h := &host{w: w, name: fmt.Sprintf("host%d", w.hosts)}
@@ -236,7 +244,9 @@ func (h *host) recover() (*recovered, error) {
 		if sbs.Newest.Node != "sim" {
 			return nil, errOtherNode
 		}
-		h.w.oracle.expect(sbs)
+		if !h.superseded() {
+			h.w.oracle.expect(sbs)
+		}
 		state, err := h.rebuild(sbs)
 		if err != nil {
 			return nil, err
@@ -261,11 +271,15 @@ func (h *host) recover() (*recovered, error) {
 func (h *host) rebuild(sbs *ringwal.Superblocks) (*recovered, error) {
 	most := sbs.Newest.CheckpointMaxBytes
 	state := &recovered{sbs: sbs, index: stream.NewIndex(64), marks: &reader.Marks{}}
-	h.w.oracle.reset(sbs.Newest)
+	if !h.superseded() {
+		h.w.oracle.reset(sbs.Newest)
+	}
 	var items stream.ItemReader
 	visitor := ringwal.Visitor{
 		Frame: func(f *ringwal.FrameView) error {
-			h.w.oracle.recovers(state, f)
+			if !h.superseded() {
+				h.w.oracle.recovers(state, f)
+			}
 			state.marks.Add(f.Position)
 			if f.Kind != ringwal.FrameData {
 				return nil
@@ -310,7 +324,7 @@ func (h *host) begin(state *recovered, jump bool) error {
 	w := h.w
 	epoch := state.sbs.MaxEpoch
 	if m := state.manifest; m != nil {
-		if err := m.Check(state.sbs.Newest.UUID, state.recovery.End); err != nil {
+		if err := m.Check(state.sbs.Newest.UUID, state.recovery.Next); err != nil {
 			return err
 		}
 		epoch = max(epoch, m.Epoch)
@@ -318,6 +332,9 @@ func (h *host) begin(state *recovered, jump bool) error {
 	e := ringwal.Epoch{Number: 1 + epoch, Jump: jump}
 	binary.LittleEndian.PutUint64(e.Incarnation[:], w.rng.Uint64())
 	binary.LittleEndian.PutUint64(e.Incarnation[8:], w.rng.Uint64())
+	if p := h.peer; p != nil {
+		e.Incarnation, e.BootID, e.FenceKey = p.incarnation, p.machine.boot, uint64(p.key)
+	}
 	if w.chance(0.5) {
 		e.CheckpointStateBytes = len(state.table.EncodeCheckpoint(nil))
 	}
@@ -343,6 +360,12 @@ func (h *host) begin(state *recovered, jump bool) error {
 	if w.profile.reader {
 		h.reader = reader.New(reader.Config{Device: h.view, Tail: h.tail, Superblock: h.log.Superblock(), Directory: h.directory,
 			Index: h.index, Marks: state.marks, Durable: h.log.Durable(), Archive: h.archive})
+	}
+	if h.superseded() {
+		return fence.ErrLostRace // it reads on, and cannot write
+	}
+	if h.peer != nil {
+		h.hold(state)
 	}
 	w.oracle.begins(h)
 	if err := h.writeSuperblocks(); err != nil {
@@ -374,14 +397,19 @@ func (h *host) writeFrames() error {
 			return h.log.Err()
 		}
 		h.w.landOver(f.Offset, len(f.Buf))
-		fl := &flight{frame: f, record: h.w.oracle.issued(h, f)}
+		fl := &flight{frame: f}
+		if h.superseded() {
+			fl.record = formerFrame(f)
+		} else {
+			fl.record = h.w.oracle.issued(h, f)
+		}
 		h.flights = append(h.flights, fl)
 		err := h.port.writeFlight(fl)
 		if h.port.dead {
 			return err
 		}
 		h.flights = h.flights[:0]
-		if err == nil {
+		if err == nil && !fl.record.late && !h.recoveredFrom() {
 			h.w.oracle.finished(fl.record)
 		}
 		h.log.Complete(f, err, h.w.now)
@@ -398,11 +426,15 @@ func (h *host) writeSuperblocks() error {
 		if !ok {
 			return h.log.Err()
 		}
-		h.w.oracle.beginsSuperblock(offset)
+		if !h.superseded() {
+			h.w.oracle.beginsSuperblock(offset)
+		}
 		err := h.port.WriteSync(b, offset)
 		if err == nil {
 			h.superblocks++
-			h.w.oracle.wroteSuperblock(offset, b)
+			if !h.recoveredFrom() {
+				h.w.oracle.wroteSuperblock(offset, b)
+			}
 			back = append(back[:0], b...)
 			_, err = h.port.ReadAt(back, offset)
 		}

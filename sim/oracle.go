@@ -76,6 +76,7 @@ type frameRecord struct {
 	from, to      int64  // entries that it holds
 	finished      bool   // the disk said so
 	voidBy        uint64 // epoch that goes on before it; 0: it is part of the log
+	late          bool   // of a former owner: it must not get through
 }
 
 // slotRecord is what a superblock slot must hold.

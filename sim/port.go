@@ -13,7 +13,8 @@ import (
 type port struct {
 	w      *World
 	view   *simdev.View
-	quiet  bool // no crash
+	host   *host // of a fleet; nil: the world has one machine
+	quiet  bool  // no crash
 	dead   bool
 	writes int // begun
 }
@@ -52,10 +53,12 @@ func (p *port) write(b []byte, offset int64, f *flight) error {
 		return err
 	}
 	p.writes++
+	late := p.host != nil && p.host.peer.lost
 	write, err := p.view.Begin(b, offset)
 	if err != nil {
 		return err
 	}
+	p.w.begins(write)
 	if f != nil {
 		f.write = write
 	}
@@ -68,7 +71,11 @@ func (p *port) write(b []byte, offset int64, f *flight) error {
 	if err := p.before(); err != nil {
 		return err
 	}
-	return p.view.Finish(write)
+	err = p.view.Finish(write)
+	if late {
+		p.host.getsThrough("a write", err)
+	}
+	return err
 }
 
 // before is the time between two operations.
@@ -78,10 +85,20 @@ func (p *port) before() error {
 	}
 	w := p.w
 	w.pass(w.rng.Int64N(200_000))
-	w.late()
+	if p.host != nil {
+		if p.host.stop(); p.dead {
+			return simdev.ErrDead
+		}
+	} else {
+		w.late()
+	}
 	if !p.quiet && !w.quiet && w.chance(w.profile.startCrash) {
 		w.tracef("%s crashes while it starts", p.Path())
 		p.dead = true
+		if p.host != nil {
+			w.fleet.die(p.host)
+			return simdev.ErrDead
+		}
 		w.crash(p.view)
 		return simdev.ErrDead
 	}
@@ -118,6 +135,9 @@ func (w *World) crash(v *simdev.View) {
 
 // late moves on the writes of crashed hosts.
 func (w *World) late() {
+	if w.fleet != nil {
+		w.fleet.landOld()
+	}
 	for _, h := range w.former {
 		for _, write := range h.view.InFlight() {
 			switch w.rng.IntN(60) {
@@ -160,6 +180,9 @@ func (w *World) landWhole(h *host, write *simdev.Write) {
 // landOver ends the late writes that overlap a place of the ring that is about to be
 // written again: it is not reused before a time after which nothing lands.
 func (w *World) landOver(offset int64, length int) {
+	if w.fleet != nil {
+		return // it holds the window back instead, and writes land within T
+	}
 	for _, h := range w.former {
 		for _, write := range h.view.InFlight() {
 			if write.Offset() < offset+int64(length) && offset < write.Offset()+int64(write.Length()) {

@@ -21,10 +21,11 @@ const (
 	Failing              // as Honest, and writes, reads and flushes fail or stall, and say so
 	Lying                // writes that are answered well and lost or misplaced, bits that rot
 	Restored             // as Honest, and the disk is put back to an older snapshot of itself
+	Peers                // several machines share the disk: takeovers by the fence, writes in flight that land late
 	kinds
 )
 
-var kindNames = [...]string{"any", "honest", "late", "failing", "lying", "restored"}
+var kindNames = [...]string{"any", "honest", "late", "failing", "lying", "restored", "peers"}
 
 // String names the kind.
 func (k Kind) String() string { return kindNames[k] }
@@ -64,6 +65,10 @@ type profile struct {
 	storeFault    float64 // per request
 	outage        float64 // per step
 	linger, grace time.Duration
+
+	// With several machines:
+	abort, abortHangs, volatile bool    // what the target can do
+	takeover, pause             float64 // per step
 }
 
 func (p *profile) String() string {
@@ -155,12 +160,39 @@ func (p *profile) drawStore(rng *rand.Rand) {
 		return // an uploader cannot go on behind damage: that is what salvage is for
 	}
 	p.store, p.upload = true, 30+rng.IntN(60)
-	p.linger = time.Duration(1+rng.IntN(20)) * time.Millisecond
+	p.linger, p.read = time.Duration(50+rng.IntN(5000))*time.Microsecond, 8
 	p.grace = time.Duration(1+rng.IntN(3000)) * time.Millisecond
+	switch rng.IntN(5) {
+	case 0: // many small objects, so that they are compacted, and the old ones deleted
+		p.linger, p.upload, p.finish, p.publish, p.tick = 1, 150, 40, 40, 20
+		return
+	case 1:
+		return
+	}
 	if rng.IntN(3) > 0 {
 		p.storeFault = 0.3 * rng.Float64() * rng.Float64()
 	}
 	if rng.IntN(3) == 0 {
 		p.outage = 0.01 * rng.Float64()
 	}
+}
+
+// drawPeers makes some of the histories of any kind ones of several machines.
+func (p *profile) drawPeers(rng *rand.Rand, kind Kind) {
+	if kind != Peers && (kind != Any || rng.IntN(4) > 0) {
+		return
+	}
+	g := &p.geometry
+	p.kind, p.stall = Peers, time.Second
+	p.abort, p.volatile = rng.IntN(2) == 0, rng.IntN(3) == 0
+	p.abortHangs = p.abort && rng.IntN(5) == 0
+	p.takeover, p.pause = 0.02*rng.Float64(), 0.01*rng.Float64()
+	p.crash = 0.004 * rng.Float64()
+	p.startCrash = 0.04 * rng.Float64() * rng.Float64()
+	p.shutdown = 0.001 * rng.Float64()
+	// Room for the windows that are jumped over, and held back.
+	g.CapacityBytes = max(g.CapacityBytes, 16*g.WindowBytes+16*(g.CheckpointMaxBytes+uint64(g.MaxFrameBytes)))
+	g.CapacityBytes = g.CapacityBytes / uint64(g.BlockBytes) * uint64(g.BlockBytes)
+	p.origin = drawOrigin(rng, *g)
+	p.reader = false
 }

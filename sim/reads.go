@@ -26,13 +26,15 @@ func (h *host) indexes(position uint64, body []byte) {
 
 func (h *host) planTrim(checkpointStart uint64) stream.TrimPlan {
 	if u := h.uploads; u != nil {
-		from := min(ringwal.NewFrameChecker(h.log.Superblock()).Next(u.core.Uploaded()), h.log.Durable())
+		from := h.heldBack(min(ringwal.NewFrameChecker(h.log.Superblock()).Next(u.core.Uploaded()), h.log.Durable()))
 		return stream.TrimPlan{Records: from, Target: min(from, checkpointStart)}
 	}
 	if h.reader != nil {
 		return h.reader.PlanTrim(checkpointStart)
 	}
-	return stream.PlanTrim(h.directory, h.index, checkpointStart, h.published)
+	plan := stream.PlanTrim(h.directory, h.index, checkpointStart, h.published)
+	plan.Records, plan.Target = h.heldBack(plan.Records), h.heldBack(plan.Target)
+	return plan
 }
 
 // frameAt reads the header of a durable frame.

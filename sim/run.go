@@ -23,6 +23,7 @@ type Stats struct {
 	Histories, Steps, Starts, Crashes, Faults int
 	Requests, Answers, Refused, Full          int
 	Frames, Laps                              int
+	Takeovers                                 int // starts that succeeded in a fleet
 	Manifests, StoreFaults, Deleted, Cold     int // commits and claims; faults of the store; objects deleted; reads from the store alone
 	Damaged, Salvaged, Undetectable           int // starts refused for damage; salvages; acked tails lost without a proof
 	Healed                                    int // ends of a history at which the log was emptied and took appends
@@ -41,6 +42,7 @@ func (s *Stats) Add(o Stats) {
 	s.Full += o.Full
 	s.Frames += o.Frames
 	s.Laps += o.Laps
+	s.Takeovers += o.Takeovers
 	s.Manifests += o.Manifests
 	s.StoreFaults += o.StoreFaults
 	s.Deleted += o.Deleted
@@ -72,6 +74,7 @@ type World struct {
 	profile *profile
 	disk    *simdev.Disk
 	bucket  *bucket // the object store; nil: none
+	fleet   *fleet  // of several machines; nil: one
 	host    *host   // nil between two
 	former  []*host // crashed, with writes that may still land
 
@@ -132,6 +135,7 @@ func run(o Options, traced bool) (stats Stats, failure *Failure) {
 func newWorld(o Options, traced bool) *World {
 	rng := rand.New(rand.NewPCG(o.Seed, 0x77616c73696465))
 	w := &World{rng: rng, progressed: map[*simdev.Write]bool{}, profile: drawProfile(rng, o.Kind), traced: traced, now: 1 + rng.Int64N(1<<40), wall: 1_700_000_000_000_000_000}
+	w.profile.drawPeers(rand.New(rand.NewPCG(o.Seed, 0x7065657273)), o.Kind)
 	w.profile.drawStore(rand.New(rand.NewPCG(o.Seed, 0x73746f7265)))
 	if o.adjust != nil {
 		o.adjust(w.profile)
@@ -141,6 +145,9 @@ func newWorld(o Options, traced bool) *World {
 	w.oracle = newOracle(w)
 	if w.profile.store {
 		w.bucket = newBucket(w)
+	}
+	if w.profile.kind == Peers {
+		w.fleet = newFleet(w)
 	}
 	for range 1 + rng.IntN(3) {
 		w.clients = append(w.clients, newClient())
@@ -154,6 +161,10 @@ func newWorld(o Options, traced bool) *World {
 func (w *World) play() {
 	w.format()
 	for w.step = 1; w.step <= w.profile.steps && !w.over; w.step++ {
+		if w.fleet != nil {
+			w.fleet.step()
+			continue
+		}
 		if w.host == nil {
 			w.between()
 			w.start()
@@ -192,6 +203,16 @@ func (w *World) close() {
 	}
 	for _, h := range w.former {
 		h.close()
+	}
+	if w.fleet != nil {
+		w.fleet.close()
+	}
+}
+
+// begins notes when a write was begun.
+func (w *World) begins(write *simdev.Write) {
+	if w.fleet != nil && write != nil {
+		w.fleet.begun[write] = w.now
 	}
 }
 

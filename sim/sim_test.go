@@ -84,6 +84,7 @@ func TestP4_AnOffsetNeverNamesTwoRecords(t *testing.T)               { few(t, Ho
 func TestP7_DamageToAckedDataStopsTheStart(t *testing.T)             { few(t, Lying, 250) }
 func TestP10_AFailedOrStalledWriteIsFinal(t *testing.T)              { few(t, Failing, 150) }
 func TestP12_AFullLogTakesWhatFreesSpaceAndThenAppends(t *testing.T) { few(t, Honest, 102) }
+func TestP6_ATakenOverOwnerAcksAndCommitsNothingMore(t *testing.T)   { few(t, Peers, 400) }
 func TestASnapshotOfTheLogIsAnEarlierStateOfIt(t *testing.T)         { few(t, Restored, 100) }
 
 // few plays n histories of one kind. The seeds of two tests differ where n does.

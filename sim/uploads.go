@@ -72,7 +72,7 @@ func (h *host) claim(state *recovered) error {
 	}
 	sb := h.log.Superblock()
 	claimed, err := upload.Claim(impatient{context.Background()}, storePort{h}, upload.Claimant{
-		Log: sb.UUID, Node: sb.Node, Epoch: sb.Epoch, Incarnation: sb.Incarnation, Trim: h.log.Trim(), End: state.recovery.End,
+		Log: sb.UUID, Node: sb.Node, Epoch: sb.Epoch, Incarnation: sb.Incarnation, Trim: h.log.Trim(), End: state.recovery.Next,
 	})
 	if err != nil {
 		return h.storeError(err)
@@ -129,7 +129,7 @@ func (h *host) feed() {
 		next := uint64(0)
 		if err == nil {
 			next = check.Next(f.End())
-		} else if w.profile.kind != Failing {
+		} else if w.profile.kind != Failing && !h.superseded() {
 			w.fail("P5", "the uploader cannot read the frame at %d: %v", position, err)
 		}
 		u.core.Frame(w.instant(), &f, next, err)
@@ -189,7 +189,7 @@ func (b *bucket) goneWith(h *host) {
 // on its way that would stall.
 func (h *host) elapse() {
 	w, u := h.w, h.uploads
-	if u == nil || len(h.flights) > 0 || h.super != nil || !w.chance(0.2) {
+	if u == nil || len(h.flights) > 0 || h.super != nil || !w.chance(0.4) {
 		return
 	}
 	if at := u.core.WakeAt(w.instant()); at > w.now {
