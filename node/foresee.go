@@ -115,7 +115,7 @@ func (n *Node) foreseeUpload(f *Forecast, sb *ringwal.Superblock, state *recover
 	}
 	from := sb.Trim
 	if u.manifest != nil {
-		if err := u.manifest.Check(sb.UUID, state.recovery.Next); err != nil {
+		if err := u.manifest.Check(sb.UUID, state.recovery.End); err != nil {
 			return err
 		}
 		from, f.UploadedPosition = max(from, u.manifest.Uploaded), u.manifest.Uploaded

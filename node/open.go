@@ -284,9 +284,7 @@ func damage(f *ringwal.FrameView, err error) error {
 func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 	epoch := sbs.MaxEpoch
 	if u := n.uploads; u != nil && u.manifest != nil {
-		// What an epoch has jumped over counts as uploaded with what lies before it, and the
-		// epoch may not have written a frame yet.
-		if err := u.manifest.Check(sbs.Newest.UUID, state.recovery.Next); err != nil {
+		if err := u.manifest.Check(sbs.Newest.UUID, state.recovery.End); err != nil {
 			return err
 		}
 		epoch = max(epoch, u.manifest.Epoch)
@@ -332,7 +330,7 @@ func (n *Node) firstWrites(ctx context.Context, state *recovered) error {
 		return err
 	}
 	n.lap("superblock")
-	if err := n.claim(ctx, state.recovery.Next); err != nil {
+	if err := n.claim(ctx, state.recovery.End); err != nil {
 		return err
 	}
 	n.lap("claim")

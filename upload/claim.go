@@ -53,8 +53,7 @@ type Claimant struct {
 	Node        string
 	Epoch       uint64 // 1 + the highest of superblocks, frames and the manifest
 	Incarnation [16]byte
-	// Trim is where the log on the device begins, End where it goes on: where its last frame
-	// ends, or where an epoch begins that has jumped and has written nothing yet.
+	// Trim is where the log on the device begins, End where its last frame ends.
 	Trim, End uint64
 }
 

@@ -239,8 +239,9 @@ func (c *Core) Frame(now Instant, f *ringwal.FrameView, next uint64, err error) 
 	}
 	c.retries.reads = 0
 	c.retries.worked(whatRead)
+	// A group ends with its last frame, not where an epoch that jumped goes on: the epoch may
+	// end before it has written anything there, and the next one goes on elsewhere.
 	c.readTo = next
-	c.builder.Extend(next)
 	if s := c.parts.add(f); s != nil {
 		c.state = s
 	}
@@ -275,7 +276,7 @@ func (c *Core) seal(now Instant) {
 		c.held += len(p.body)
 	}
 	c.groups = append(c.groups, g)
-	c.builder.Reset(c.readTo)
+	c.builder.Reset(o.To)
 	c.retries.worked(whatBuild)
 	c.waiting = false
 	c.noticeData(now)
