@@ -324,7 +324,7 @@ func (h *host) begin(state *recovered, jump bool) error {
 	w := h.w
 	epoch := state.sbs.MaxEpoch
 	if m := state.manifest; m != nil {
-		if err := m.Check(state.sbs.Newest.UUID, state.recovery.Next); err != nil {
+		if err := m.Check(state.sbs.Newest.UUID, state.recovery.End); err != nil {
 			return err
 		}
 		epoch = max(epoch, m.Epoch)

@@ -72,7 +72,7 @@ func (h *host) claim(state *recovered) error {
 	}
 	sb := h.log.Superblock()
 	claimed, err := upload.Claim(impatient{context.Background()}, storePort{h}, upload.Claimant{
-		Log: sb.UUID, Node: sb.Node, Epoch: sb.Epoch, Incarnation: sb.Incarnation, Trim: h.log.Trim(), End: state.recovery.Next,
+		Log: sb.UUID, Node: sb.Node, Epoch: sb.Epoch, Incarnation: sb.Incarnation, Trim: h.log.Trim(), End: state.recovery.End,
 	})
 	if err != nil {
 		return h.storeError(err)
