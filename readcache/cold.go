@@ -48,6 +48,7 @@ type Cold struct {
 	mu      sync.Mutex
 	flights map[upload.CacheKey]*flight
 	loads   sync.WaitGroup
+	closed  bool
 
 	hits, misses, shared, loaded atomic.Uint64
 	held, entries                atomic.Int64
@@ -116,10 +117,11 @@ func NewCold(budgetBytes int64) (*Cold, error) {
 	return c, nil
 }
 
-// Close forgets everything, ends the loads that are under way, and waits for them. No Load
-// may follow.
+// Close forgets everything, ends the loads that are under way, and waits for them. A Load
+// that follows keeps nothing: whoever reads ahead may be late to notice.
 func (c *Cold) Close() {
 	c.mu.Lock()
+	c.closed = true
 	for _, f := range c.flights {
 		f.cancel()
 	}
@@ -144,6 +146,9 @@ func (c *Cold) Load(ctx context.Context, key upload.CacheKey, load func(context.
 		return p.bytes, nil
 	}
 	f := c.join(ctx, key, hash, load)
+	if f == nil {
+		return load(ctx)
+	}
 	select {
 	case <-f.done:
 		return f.bytes, f.err
@@ -153,10 +158,13 @@ func (c *Cold) Load(ctx context.Context, key upload.CacheKey, load func(context.
 	}
 }
 
-// join returns the load of key that is under way, or begins one.
+// join returns the load of key that is under way, or begins one; nil after Close.
 func (c *Cold) join(ctx context.Context, key upload.CacheKey, hash uint64, load func(context.Context) ([]byte, error)) *flight {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
 	if f := c.flights[key]; f != nil {
 		f.waiters++
 		c.shared.Add(1)

@@ -215,6 +215,31 @@ func TestColdKeepsNoErrors(t *testing.T) {
 	}
 }
 
+// A read ahead that nobody waits for any more may end, or begin, behind Close.
+func TestColdCloses(t *testing.T) {
+	c, err := NewCold(8 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, err := c.Load(background, partKey(1), func(ctx context.Context) ([]byte, error) {
+			close(began)
+			<-ctx.Done()
+			return []byte("late"), nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}()
+	<-began
+	c.Close()
+	<-ended
+	load(t, c, 2, 100)
+	load(t, c, 2, 100)
+}
+
 func TestColdUnderManyReaders(t *testing.T) {
 	c := newCold(t, MinColdBytes)
 	var all sync.WaitGroup

@@ -87,7 +87,7 @@ func TestTheBorderMovesUnderReads(t *testing.T) {
 	for round := range 3 {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			random := newRandom(t)
-			w := newWorld(t, options{indexEntries: []int{0, 12, 200}[round], coldBytes: int64(round) * 4 << 20})
+			w := newWorld(t, options{indexEntries: []int{0, 4, 200}[round], coldBytes: int64(round) * 4 << 20})
 			reader.SetTurns(w.r, 0) // one goroutine plays all readers
 			ids := []stream.ID{w.stream("a"), w.stream("b"), w.stream("c")}
 			w.fill(random, 1<<20, 30_000, 200_000, ids...)

@@ -72,7 +72,10 @@ func (x *Index) batch(it *Item, framePosition uint64) {
 		}
 		s.next = r.Offset + 1
 		if n := len(s.entries); n > 0 {
-			if last := s.entries[n-1].position; framePosition <= last || framePosition-last < x.step {
+			// An entry that was moved is not one of the frame that it was moved to.
+			moved := s.moved && n == 1
+			last := s.entries[n-1].position
+			if framePosition < last || framePosition == last && !moved || framePosition-last < x.step {
 				continue
 			}
 		}
