@@ -399,6 +399,77 @@ func TestLabARescheduledPod(t *testing.T) {
 	})
 }
 
+// An owner that reboots while it is taken over: whoever is faster has the log, and all that
+// was acked is there.
+func TestLabP6_TheOwnerRebootsDuringTheTakeover(t *testing.T) {
+	random := seeded(t)
+	lab(t, func(t *testing.T, l *pair) {
+		p := l.a.serve()
+		load := startLoad(t, l.a, "reboot", random.Uint64(), 2)
+		load.awaitSome()
+		p.kill()
+		load.end()
+		l.a.reboot()
+		taken := make(chan result, 1)
+		go func() { taken <- l.b.run("takeover", l.device[l.b], "--json") }()
+		time.Sleep(time.Duration(random.IntN(7000)) * time.Millisecond)
+		again := l.a.start(nil, "serve")
+		r := <-taken
+		if r.code != 0 && r.code != 14 {
+			t.Errorf("takeover: exit %d\n%s", r.code, r.stderr)
+		}
+		ready := l.a.run("wait-ready", "--timeout", "20s").code == 0
+		t.Logf("%s: takeover exit %d, the rebooted owner serves: %v", l.bus, r.code, ready)
+		switch {
+		case ready:
+			load.check(t, func(stream string) string { return l.a.must("read", stream) })
+		case r.code != 0:
+			t.Fatalf("neither has the log:\n%s\n%s", r.stderr, again.stderr)
+		default:
+			if code := again.wait(); code != 10 && code != 14 {
+				t.Errorf("the rebooted owner ended with %d\n%s", code, again.stderr)
+			}
+			l.checkStored(load)
+		}
+	})
+}
+
+// Of several standbys one takes the log over, without an operator.
+func TestLabStandbysRace(t *testing.T) {
+	random := seeded(t)
+	lab(t, func(t *testing.T, l *pair) {
+		p := l.a.serve()
+		load := startLoad(t, l.a, "standby", random.Uint64(), 2)
+		load.awaitSome()
+		l.a.reboot()
+		var printed lockedBuffer
+		var standbys []*process
+		for _, h := range []*host{l.a, l.b, l.b} {
+			standbys = append(standbys, h.start(&printed, "standby", l.device[h], "--json", "--silent-for", "5s"))
+		}
+		load.awaitSome()
+		p.kill()
+		load.end()
+		from := time.Now()
+		for printed.String() == "" {
+			if time.Since(from) > patience {
+				t.Fatalf("nobody took it over:\n%s", standbys[0].stderr)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		t.Logf("%s: drained %.1f s after the owner died", l.bus, time.Since(from).Seconds())
+		for _, s := range standbys {
+			if code := s.signal(sigterm); code != 0 {
+				t.Errorf("exit %d\n%s", code, s.stderr)
+			}
+		}
+		if all := decode[takeoverReport](t, printed.String()); len(all) != 1 {
+			t.Errorf("taken over %d times:\n%s", len(all), printed.String())
+		}
+		l.checkStored(load)
+	})
+}
+
 // A write that is in flight while it is taken over is recovered, or was never acked.
 func TestLabP6_WritesInFlightWhileItIsTakenOver(t *testing.T) {
 	random := seeded(t)

@@ -39,6 +39,8 @@ type StandbyOptions struct {
 	// exit code 0 says dead, 1 alive, and every other one that it does not know.
 	Detect string
 
+	// Take is how a log is taken over; nil: Takeover.
+	Take  func(context.Context, Options) (*Report, error)
 	Clock fence.Clock   // nil: the system's
 	Taken func(*Report) // told of every takeover, one at a time
 }
@@ -53,13 +55,16 @@ func Standby(ctx context.Context, o StandbyOptions) error {
 	if o.SilentFor == 0 {
 		o.SilentFor = SilentFor
 	}
+	if o.Take == nil {
+		o.Take = Takeover
+	}
 	if o.Clock == nil {
 		o.Clock = fence.SystemClock{}
 	}
 	var all sync.WaitGroup
 	var reports sync.Mutex
 	for _, path := range o.Devices {
-		w := &watcher{o: o, log: o.Log.With("device", path), identify: node.Identify, takeover: Takeover}
+		w := &watcher{o: o, log: o.Log.With("device", path), identify: node.Identify, takeover: o.Take}
 		w.o.Device = path
 		if err := mayTake(&w.o.Options); err != nil {
 			return err // before anything is watched: an operator is there to read it
@@ -109,7 +114,10 @@ func (w *watcher) run(ctx context.Context) {
 		w.since = w.o.Clock.Now()
 		if err == nil {
 			wait = retryFrom
-			w.log.Info("taken over and drained", "node", r.Node, "epoch", r.Epoch, "uploaded_records", r.UploadedRecords, "seconds", r.Seconds)
+			if r.Already {
+				continue // its owner is a file's, which shows no signs of life
+			}
+			w.log.Info("taken over", "node", r.Node, "epoch", r.Epoch, "uploaded_records", r.UploadedRecords, "seconds", r.Seconds)
 			w.o.Taken(r)
 			continue
 		}

@@ -52,6 +52,9 @@ type Options struct {
 
 	StallAfter  time.Duration // L of the new epoch; 0: as in the superblock
 	MemoryBytes int64
+	Linger      time.Duration // of a log that goes on; 0: the default
+	Retention   upload.Retention
+	SlowAfter   time.Duration
 	Server      string // name and version
 	Log         *slog.Logger
 
@@ -62,6 +65,7 @@ type Options struct {
 // Report is what a takeover did.
 type Report struct {
 	Device      string `json:"device"`
+	Already     bool   `json:"already,omitempty"` // the sidecar had adopted it before; how is told again
 	LogUUID     string `json:"log_uuid"`
 	Node        string `json:"node"`
 	FormerEpoch uint64 `json:"former_epoch"`
@@ -74,12 +78,14 @@ type Report struct {
 	RecoveredBytes   uint64 `json:"recovered_bytes"`   // of the log
 	UploadedRecords  uint64 `json:"uploaded_records"`  // of them that the store did not have
 	UploadedBytes    uint64 `json:"uploaded_bytes"`    // of the log
-	UploadedPosition uint64 `json:"uploaded_position"`
+	UploadedPosition uint64 `json:"uploaded_position"` // once it is drained
 	Store            string `json:"store"`
 
 	Streams []node.StreamEnd `json:"streams"`
 	Steps   []node.Lap       `json:"steps"`
 	Seconds float64          `json:"seconds"` // in all
+
+	stallAfter time.Duration
 }
 
 // Fence is how the former owner was kept out.
@@ -110,23 +116,36 @@ type Step struct {
 // Errors match ErrNotDetached, ErrOtherStore, or are those of a start: node.ErrNotOurs,
 // fence.ErrHeld (the owner is alive), fence.ErrLostRace and others.
 func Takeover(ctx context.Context, o Options) (*Report, error) {
+	n, r, err := Adopt(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	from := time.Now()
+	if err := Drain(ctx, n, r, o.Uploading); err != nil {
+		return nil, err
+	}
+	r.Seconds += time.Since(from).Seconds()
+	return r, nil
+}
+
+// Adopt is the first half of Takeover: the log is open then, and goes on. The report says
+// how that came about. Errors are those of Takeover.
+func Adopt(ctx context.Context, o Options) (*node.Node, *Report, error) {
 	began := time.Now()
 	id, err := look(ctx, &o)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	lookedAt := node.Lap{Step: "look", Seconds: time.Since(began).Seconds()}
 	n, err := node.Open(ctx, o.config(id))
 	if err != nil {
-		return nil, overtaken(err)
+		return nil, nil, overtaken(err)
 	}
 	r := report(&o, id, n)
 	r.Steps = append(append(r.Steps, lookedAt), n.Laps()...)
-	if err := drain(ctx, &o, n, r, cmp.Or(o.StallAfter, id.Owner.StallAfter)); err != nil {
-		return nil, overtaken(err)
-	}
+	r.stallAfter = cmp.Or(o.StallAfter, id.Owner.StallAfter)
 	r.Seconds = time.Since(began).Seconds()
-	return r, nil
+	return n, r, nil
 }
 
 // Foresee finds out what Takeover would do, and refuses what it would refuse, as far as
@@ -194,17 +213,18 @@ func (o *Options) config(id *node.Identity) node.Config {
 	fencing.Replaces = &id.Owner
 	return node.Config{
 		Path: o.Device, Node: id.Owner.Node, Store: o.Store, Objects: o.Objects, StorePatience: math.MaxInt64,
-		Fencing: fencing, StallAfter: o.StallAfter, MemoryBytes: o.MemoryBytes, Server: o.Server, Log: o.Log,
+		Fencing: fencing, StallAfter: o.StallAfter, MemoryBytes: o.MemoryBytes, Linger: o.Linger, Retention: o.Retention, SlowAfter: o.SlowAfter, Server: o.Server, Log: o.Log,
 	}
 }
 
 // report is what is known once the log is open.
 func report(o *Options, id *node.Identity, n *node.Node) *Report {
-	s, out := n.Status(), n.Fenced()
+	s, out, missing := n.Status(), n.Fenced(), n.Missing()
 	r := &Report{
 		Device: o.Device, LogUUID: uuid.UUID(id.LogUUID).String(), Node: s.Node, FormerEpoch: id.Owner.Epoch, Epoch: s.Epoch, WasClean: s.Start.Clean,
 		Fence:           Fence{Mode: out.Mode, Key: out.Key, Victim: out.Victim, Aborted: out.Aborted, Jumped: out.Jump, Why: out.Why, Steps: []Step{}},
-		RecoveredFrames: s.Start.Frames, RecoveredRecords: s.Start.Records, RecoveredBytes: n.RecoveredBytes(), Store: o.Store,
+		RecoveredFrames: s.Start.Frames, RecoveredRecords: s.Start.Records, RecoveredBytes: n.RecoveredBytes(),
+		UploadedRecords: missing.Records, UploadedBytes: missing.Bytes, Store: o.Store,
 		Streams: n.StreamEnds(),
 	}
 	for _, taken := range out.Steps {
@@ -213,24 +233,27 @@ func report(o *Options, id *node.Identity, n *node.Node) *Report {
 	return r
 }
 
-// drain uploads what is missing in the store and closes the log; where that fails the log
-// is left to the next takeover.
-func drain(ctx context.Context, o *Options, n *node.Node, r *Report, stallAfter time.Duration) error {
+// Drain is the second half of Takeover: it uploads what the store does not have, adds to the
+// report what that was, and closes the log. It takes no new appends from then on. Where the
+// upload fails the log is left to the next takeover.
+func Drain(ctx context.Context, n *node.Node, r *Report, uploading func(node.Lag)) error {
 	from := time.Now()
-	if err := n.Upload(ctx, o.Uploading); err != nil {
-		return errors.Join(fmt.Errorf("log %s was taken over and is not drained; take it over again to go on: %w", o.Device, err), n.Abandon())
+	err := n.Drain(ctx)
+	if err == nil {
+		err = n.Upload(ctx, uploading)
 	}
-	missing := n.Missing()
-	r.UploadedRecords, r.UploadedBytes = missing.Records, missing.Bytes
+	if err != nil {
+		return overtaken(errors.Join(fmt.Errorf("log %s was taken over and is not drained; take it over again to go on: %w", r.Device, err), n.Abandon()))
+	}
 	if s := n.Status(); s.Uploads != nil {
 		r.UploadedPosition = s.Uploads.UploadedPosition
 	}
 	uploaded := time.Now()
 	r.Steps = append(r.Steps, node.Lap{Step: "upload", Seconds: uploaded.Sub(from).Seconds()})
-	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), stallAfter+closeMargin)
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.stallAfter+closeMargin)
 	defer cancel()
 	if err := n.Close(patience); err != nil {
-		return fmt.Errorf("log %s was drained and is not closed in order; take it over again: %w", o.Device, err)
+		return overtaken(fmt.Errorf("log %s was drained and is not closed in order; take it over again: %w", r.Device, err))
 	}
 	r.Steps = append(r.Steps, node.Lap{Step: "close", Seconds: time.Since(uploaded).Seconds()})
 	return nil

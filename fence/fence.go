@@ -51,6 +51,12 @@ func (k Key) String() string {
 // MarshalText is String.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
+// UnmarshalText is ParseKey.
+func (k *Key) UnmarshalText(b []byte) (err error) {
+	*k, err = ParseKey(string(b))
+	return err
+}
+
 // ParseKey reads what String gives: hex digits with 0x, or "none".
 func ParseKey(s string) (Key, error) {
 	if s == "none" {

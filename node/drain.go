@@ -23,7 +23,7 @@ type Lag struct {
 // Upload has everything that is durable uploaded and committed, without linger, and returns
 // when it is. Without a store it returns at once. While the store fails it waits on; tell,
 // unless nil, hears of it about once a second. The error is why the log has stopped
-// (Failed tells no more then), or ctx's.
+// (Failed may tell no more then), or ctx's.
 func (n *Node) Upload(ctx context.Context, tell func(Lag)) error {
 	if n.uploads == nil {
 		return nil
@@ -37,6 +37,9 @@ func (n *Node) Upload(ctx context.Context, tell func(Lag)) error {
 		lag := u.Stats().LagBytes
 		if lag == 0 {
 			return nil
+		}
+		if e := n.refusing.Load(); e != nil {
+			return e // somebody else may have heard of it from Failed
 		}
 		if tell != nil && time.Since(told) >= tellEvery {
 			told = time.Now()

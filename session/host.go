@@ -108,6 +108,27 @@ func (h *Host) Goodbye(code wire.Code, message string) {
 	}
 }
 
+// GoodbyeFrom ends the sessions of one log with code, as [Session.Goodbye] does, and returns
+// when none is left that a door serves, or after the time for goodbyes. The log has to refuse
+// new ones before.
+func (h *Host) GoodbyeFrom(b Backend, code wire.Code, message string) {
+	for until := time.Now().Add(h.times.Goodbye + 2*tick); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		h.mu.Lock()
+		all := h.list()
+		h.mu.Unlock()
+		left := 0
+		for _, s := range all {
+			if s.on(b) {
+				left++
+				s.Goodbye(code, message)
+			}
+		}
+		if left == 0 {
+			return
+		}
+	}
+}
+
 // Close ends all sessions and the Host. It returns when no session is left that
 // a door serves, or after the time for goodbyes.
 func (h *Host) Close() {

@@ -164,6 +164,13 @@ func (s *Session) report(code wire.Code, message string) {
 	}
 }
 
+// on reports whether the session was admitted to that log.
+func (s *Session) on(b Backend) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.admitted && s.backend == b
+}
+
 // Finish ends the books of a session. The door calls it once, when neither of
 // its goroutines uses the session any more. It waits for reads in progress.
 func (s *Session) Finish() {

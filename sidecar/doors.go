@@ -52,8 +52,9 @@ func (p *process) drainDoors() {
 	}
 }
 
-// closeDoors ends the sessions and gives the sockets up. It may be called twice.
+// closeDoors ends the sessions and gives the sockets up, that of control among them. It may be called twice.
 func (p *process) closeDoors() {
+	p.control.close()
 	p.doors.Do(func() {
 		if p.http != nil {
 			p.http.Drain() // ends what only waits for a request, which hears no goodbye

@@ -62,6 +62,10 @@ type Options struct {
 type process struct {
 	Options
 	path     string // of the log
+	storeURL string
+	budget   *session.Budget // of the sessions, and of adopted logs
+	adopted  adoptions
+	control  *control // nil: the socket's path is too long for one
 	stop     chan os.Signal
 	began    time.Time
 	phase    atomic.Pointer[phase]
@@ -149,9 +153,13 @@ func (p *process) open(ctx context.Context) error {
 	if target.store != settings.NoStore {
 		budget = session.NewBudget(int64(p.Settings.Memory) / sessionShare / 4 * 3) // the rest is for uploads
 	}
-	server := "walsidecar " + ThisBuild().Version
+	server := p.server()
+	p.budget, p.storeURL = budget, string(target.store)
 	p.host = session.NewHost(session.Options{Log: p.hosted, Budget: budget, Server: server, Logger: p.Log, Waiting: shm.Waitings[p.Settings.ShmWait]})
 	if err := p.openDoors(budget); err != nil {
+		return err
+	}
+	if err := p.openControl(); err != nil {
 		return err
 	}
 	if err := p.openAdmin(); err != nil {
@@ -174,8 +182,7 @@ func (p *process) open(ctx context.Context) error {
 	n, err := node.Open(ctx, node.Config{
 		Path: target.path, SizeBytes: int64(p.Settings.WALSize), Node: string(p.Settings.Node), Store: string(target.store),
 		Objects: objects, Linger: p.Settings.Linger,
-		Fencing:    node.Fencing{Wish: fence.Wish(p.Settings.Fence), AcceptVolatile: p.Settings.Volatile == "accept", Preempt: node.PreemptBy(p.Settings.Preempt)},
-		Retention:  upload.Retention{Age: p.Settings.RetentionAge, Bytes: uint64(p.Settings.RetentionBytes)},
+		Fencing: p.fencing(), Retention: p.retention(),
 		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
 		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
 	})
@@ -194,6 +201,16 @@ func (p *process) open(ctx context.Context) error {
 	}
 	p.sayWhatHolds(target, n)
 	return nil
+}
+
+func (p *process) server() string { return "walsidecar " + ThisBuild().Version }
+
+func (p *process) fencing() node.Fencing {
+	return node.Fencing{Wish: fence.Wish(p.Settings.Fence), AcceptVolatile: p.Settings.Volatile == "accept", Preempt: node.PreemptBy(p.Settings.Preempt)}
+}
+
+func (p *process) retention() upload.Retention {
+	return upload.Retention{Age: p.Settings.RetentionAge, Bytes: uint64(p.Settings.RetentionBytes)}
 }
 
 // errStopped is the cause of a start that a signal ended.
@@ -223,7 +240,8 @@ func (p *process) sayWhatHolds(t *target, n *node.Node) {
 	}
 }
 
-// hosted is the log that a client selects: by UUID, by node name, or "" for the own one.
+// hosted is the log that a client selects: by UUID, by node name, or "" for the own one;
+// nil where this process hosts no such log.
 func (p *process) hosted(selector string) session.Backend {
 	n := p.node.Load()
 	if n == nil {
@@ -231,6 +249,9 @@ func (p *process) hosted(selector string) session.Backend {
 	}
 	if w := n.Welcome(); selector == "" || selector == w.Node || selector == uuidText(w.Log) {
 		return n
+	}
+	if x := p.adopted.of(selector); x != nil {
+		return x
 	}
 	return nil
 }
@@ -299,7 +320,14 @@ func (p *process) logStatus() *node.Status {
 // status is what /status shows: the log's own status once there is one.
 func (p *process) status() any {
 	if s := p.logStatus(); s != nil {
-		return s
+		with := struct {
+			*node.Status
+			Adopted []*node.Status `json:"adopted,omitempty"`
+		}{Status: s}
+		for _, x := range p.adopted.all() {
+			with.Adopted = append(with.Adopted, x.node.Status())
+		}
+		return with
 	}
 	s := struct {
 		State   string `json:"state"`
@@ -375,6 +403,8 @@ func (p *process) shutDown(n *node.Node) error {
 		return p.fail(n, err)
 	}
 	p.drainDoors()
+	p.control.close()
+	p.closeAdopted()
 	ctx, cancel := context.WithTimeout(context.Background(), p.Settings.Stall+closeMargin)
 	defer cancel()
 	if err := n.Close(ctx); err != nil {
@@ -413,7 +443,9 @@ func (p *process) fail(n *node.Node, cause error) error {
 	p.phase.Store(new(failed))
 	p.Log.Error("the log has failed: what was not answered has an unknown outcome", "error", cause.Error())
 	p.drainDoors()
+	p.control.close()
 	p.host.Goodbye(CodeOf(cause), cause.Error())
+	p.closeAdopted()
 	if p.child != nil {
 		p.child.stop(p.Settings.Drain, p.signalled())
 	}

@@ -19,7 +19,13 @@ const settingSocket = "WALSIDECAR_SOCKET"
 const lostAfter = 5 * time.Second
 
 // addClientFlags gives cmd the flags of a command that talks to a sidecar.
-func addClientFlags(cmd *cobra.Command) { addSettingFlags(cmd, settingSocket) }
+func addClientFlags(cmd *cobra.Command) {
+	addSettingFlags(cmd, settingSocket)
+	cmd.Flags().String(flagLog, "", "the log, by UUID or by the name of its node, where the sidecar has adopted others (its own unless given)")
+}
+
+// flagLog selects one of the logs that a sidecar hosts.
+const flagLog = "log"
 
 // dial connects to the sidecar of cmd's settings; once lost for so long, it is given up.
 func dial(cmd *cobra.Command, giveUpAfter time.Duration) (*walsidecar.Client, error) {
@@ -56,6 +62,9 @@ func connect(cmd *cobra.Command, first time.Duration, options ...walsidecar.Opti
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), first)
 	defer cancel()
+	if log := cmd.Flags().Lookup(flagLog); log != nil && log.Changed {
+		options = append(options, walsidecar.WithLog(log.Value.String()))
+	}
 	return walsidecar.Dial(ctx, string(s.Socket), options...)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"os/signal"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 // newStandbyCommand makes `walsidecar standby`.
 func newStandbyCommand(a *app) *cobra.Command {
 	var o failover.StandbyOptions
+	var into string
 	cmd := &cobra.Command{
 		Use:   "standby DEVICE…",
 		Short: "watch the logs of other hosts, and take over those whose owner is gone",
@@ -33,21 +35,30 @@ func newStandbyCommand(a *app) *cobra.Command {
 			if o.Detect == "" && (o.Fencing.Forced || o.OwnerIsDetached) {
 				return usagef("--force and --owner-is-detached go with --on-exec: silence alone is no proof of either")
 			}
-			return runStandby(a, cmd, o, args)
+			return runStandby(a, cmd, o, into, args)
 		},
 	}
 	cmd.Flags().DurationVar(&o.SilentFor, "silent-for", failover.SilentFor, "how long an owner may show no sign of life (5s or more)")
 	cmd.Flags().StringVar(&o.Detect, "on-exec", "", "a shell command that tells whether an owner is dead, in the place of its silence")
 	cmd.Flags().BoolVar(&o.Fencing.Forced, "force", false, "with --on-exec: take over at its word, whatever signs of life there are")
 	cmd.Flags().BoolVar(&o.OwnerIsDetached, "owner-is-detached", false, "with --on-exec: when it says dead, a device without reservations is detached from its owner")
+	cmd.Flags().StringVar(&into, "into", "", "have the sidecar that serves this socket adopt the logs, in the place of draining them")
 	addSettingFlags(cmd, takeoverSettings...)
 	return cmd
 }
 
-func runStandby(a *app, cmd *cobra.Command, o failover.StandbyOptions, devices []string) error {
+func runStandby(a *app, cmd *cobra.Command, o failover.StandbyOptions, into string, devices []string) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	become := drained
 	given, err := takeoverOptions(ctx, cmd, "")
+	if into != "" {
+		become = adopted
+		given, err = intoOptions(cmd, "")
+		o.Take = func(ctx context.Context, o failover.Options) (*failover.Report, error) {
+			return sidecar.Control(ctx, into, "adopt", o, func(string) {})
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -60,7 +71,7 @@ func runStandby(a *app, cmd *cobra.Command, o failover.StandbyOptions, devices [
 			printed = a.printJSON(r)
 			return
 		}
-		printed = a.printTakeover(r)
+		printed = a.printTakeover(r, become)
 	}
 	from := time.Now()
 	o.Log.Info("watching", "devices", devices, "silent_for_seconds", o.SilentFor.Seconds(), "store", o.Store)

@@ -33,7 +33,8 @@ var takeoverSettings = []string{"WALSIDECAR_STORE", "WALSIDECAR_FENCE", "WALSIDE
 // newTakeoverCommand makes `walsidecar takeover`.
 func newTakeoverCommand(a *app) *cobra.Command {
 	var expect string
-	var dryRun, force, detached bool
+	var dryRun, force, detached, release bool
+	var into string
 	cmd := &cobra.Command{
 		Use:   "takeover DEVICE",
 		Short: "take over the log of a host that is gone, and drain it into its store",
@@ -42,12 +43,26 @@ func newTakeoverCommand(a *app) *cobra.Command {
 			"reservation stays held, so that the former owner stays shut out should it wake up.\n\n" +
 			"An owner that shows signs of life is left alone, exit code 14, unless --force. A device\n" +
 			"without reservations has to be detached from its former owner first: --owner-is-detached\n" +
-			"says that it is. While the store does not answer it is waited for. A takeover that was\n" +
+			"says that it is.\n\n" +
+			"With --into, the sidecar that serves SOCKET adopts the log: it serves it beside its own, to\n" +
+			"clients that select it by its node's name, until it is drained and handed back by --release.\n\n" +
+			"While the store does not answer it is waited for. A takeover that was\n" +
 			"interrupted, or that died, is repeated with the same arguments.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
+			if release && into == "" || into != "" && dryRun {
+				return usagef("--release goes with --into, and --dry-run without")
+			}
+			if into != "" {
+				o, err := intoOptions(cmd, args[0])
+				if err != nil {
+					return err
+				}
+				o.Node, o.Fencing.Forced, o.OwnerIsDetached = expect, force, detached
+				return a.takeOverInto(ctx, into, release, *o)
+			}
 			o, err := takeoverOptions(ctx, cmd, args[0])
 			if err != nil {
 				return err
@@ -65,6 +80,8 @@ func newTakeoverCommand(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "write nothing; print what would happen")
 	cmd.Flags().BoolVar(&force, "force", false, "take it from an owner that is alive, too")
 	cmd.Flags().BoolVar(&detached, "owner-is-detached", false, "the device has no reservations, and its former owner has it no more")
+	cmd.Flags().StringVar(&into, "into", "", "have the sidecar that serves this socket adopt the log; its settings hold")
+	cmd.Flags().BoolVar(&release, "release", false, "with --into: drain the adopted log, and hand it back")
 	addSettingFlags(cmd, takeoverSettings...)
 	return cmd
 }
@@ -87,12 +104,17 @@ func takeoverOptions(ctx context.Context, cmd *cobra.Command, device string) (*f
 	}
 	o := &failover.Options{
 		Device: device, Store: string(s.Store), Objects: objects, MemoryBytes: int64(s.Memory), Server: "walsidecar " + sidecar.ThisBuild().Version,
-		Fencing: node.Fencing{Wish: fence.Wish(s.Fence), AcceptVolatile: s.Volatile == "accept", Preempt: node.PreemptBy(s.Preempt)},
+		Fencing: fencingOf(s),
 	}
 	if s.SourceOf("WALSIDECAR_STALL") != settings.FromDefault {
 		o.StallAfter = s.Stall
 	}
 	return o, nil
+}
+
+// fencingOf is how settings fence.
+func fencingOf(s *settings.Settings) node.Fencing {
+	return node.Fencing{Wish: fence.Wish(s.Fence), AcceptVolatile: s.Volatile == "accept", Preempt: node.PreemptBy(s.Preempt)}
 }
 
 func (a *app) takeOver(ctx context.Context, o failover.Options) error {
@@ -108,12 +130,15 @@ func (a *app) takeOver(ctx context.Context, o failover.Options) error {
 	if a.json {
 		return a.printJSON(r)
 	}
-	return a.printTakeover(r)
+	return a.printTakeover(r, drained)
 }
 
-// printTakeover prints for people what a takeover did.
-func (a *app) printTakeover(r *failover.Report) error {
-	fmt.Fprintf(a.stdout, "%s: log %s of node %s was taken over and is drained: epoch %d, after %d\n", r.Device, r.LogUUID, r.Node, r.Epoch, r.FormerEpoch)
+// drained is what has become of a log that was taken over for good.
+const drained = "was taken over and is drained"
+
+// printTakeover prints for people what a takeover did; what has become of the log.
+func (a *app) printTakeover(r *failover.Report, what string) error {
+	fmt.Fprintf(a.stdout, "%s: log %s of node %s %s: epoch %d, after %d\n", r.Device, r.LogUUID, r.Node, what, r.Epoch, r.FormerEpoch)
 	how := string(r.Fence.Mode)
 	if r.Fence.Key != 0 {
 		how += fmt.Sprintf(", held with key %s", r.Fence.Key)
@@ -122,8 +147,8 @@ func (a *app) printTakeover(r *failover.Report) error {
 		how += fmt.Sprintf(", taken from key %s", r.Fence.Victim)
 	}
 	fmt.Fprintf(a.stdout, "fence: %s: %s\n", how, r.Fence.Why)
-	fmt.Fprintf(a.stdout, "recovered %d records (%d bytes of the log); %d of them (%d bytes) were uploaded to %s\n",
-		r.RecoveredRecords, r.RecoveredBytes, r.UploadedRecords, r.UploadedBytes, r.Store)
+	fmt.Fprintf(a.stdout, "recovered %d records (%d bytes of the log); the store %s did not have %d of them (%d bytes)\n",
+		r.RecoveredRecords, r.RecoveredBytes, r.Store, r.UploadedRecords, r.UploadedBytes)
 	if err := a.printStreamEnds(r.Streams); err != nil {
 		return err
 	}
