@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +98,36 @@ func TestP2_ASidecarAdoptsALog(t *testing.T) {
 	}
 	if code := q.signal(sigterm); code != 0 {
 		t.Errorf("exit %d\n%s", code, q.stderr)
+	}
+}
+
+// P2, P4: clients that lost their sidecar find its log in another one, and go on: each record
+// is there once, those in flight too, which they send again.
+func TestP2_ClientsGoOnWhereTheirLogWasAdopted(t *testing.T) {
+	random := seeded(t)
+	peer, s := newStoreHost(t, "WAL_SIZE=128MiB"), survivor(t)
+	p := peer.serve()
+	s.serve()
+	load := startLoadOn(t, peer, "shop-1", "moves", random.Uint64(), 3)
+	load.awaitSome()
+	time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+	p.kill()
+	s.must("takeover", peer.path("wal"), "--into", s.path("s"), "--store", peer.path("objects"))
+	peer.leadTo(s)
+	load.goesOn(t)
+	load.checkExactly(t, func(stream string) string { return s.must("read", stream, "--log", "shop-1") })
+	s.must("takeover", peer.path("wal"), "--into", s.path("s"), "--release")
+	load.checkExactly(t, func(stream string) string { return peer.must(peer.stored("read", stream)...) })
+}
+
+// leadTo makes the host's socket, whose sidecar is gone, lead to another host's.
+func (h *host) leadTo(other *host) {
+	h.t.Helper()
+	if err := os.Remove(h.path("s")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		h.t.Fatal(err)
+	}
+	if err := os.Symlink(other.path("s"), h.path("s")); err != nil {
+		h.t.Fatal(err)
 	}
 }
 

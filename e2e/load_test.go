@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,14 @@ const writerInFlight = 16
 // startLoad lets writers append to the host's sidecar, each to a stream of its own.
 func startLoad(t *testing.T, h *host, name string, salt uint64, writers int) *load {
 	t.Helper()
-	c, err := walsidecar.Dial(t.Context(), h.path("s"), walsidecar.WithGiveUpAfter(time.Minute))
+	return startLoadOn(t, h, "", name, salt, writers)
+}
+
+// startLoadOn is startLoad on a log that is named, and so is found where another sidecar has
+// adopted it.
+func startLoadOn(t *testing.T, h *host, log, name string, salt uint64, writers int) *load {
+	t.Helper()
+	c, err := walsidecar.Dial(t.Context(), h.path("s"), walsidecar.WithLog(log), walsidecar.WithGiveUpAfter(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,6 +67,35 @@ func (l *load) end() {
 	l.stop.Store(true)
 	_ = l.client.Close() // its log is gone
 	l.wg.Wait()
+}
+
+// goesOn returns once more was acked than before, and ends the writers: nothing is in doubt.
+func (l *load) goesOn(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := l.client.Append(ctx, "some", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // some more, however many
+	l.stop.Store(true)
+	l.wg.Wait()
+	for _, w := range l.writers {
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+	}
+}
+
+// checkExactly compares each stream with what was acked, where nothing is in doubt.
+func (l *load) checkExactly(t *testing.T, read func(stream string) string) {
+	t.Helper()
+	for _, w := range l.writers {
+		if got := lines(read(w.stream)); len(got) != w.acked {
+			t.Errorf("%s holds %d records, %d were acked and none is in doubt", w.stream, len(got), w.acked)
+		}
+	}
+	l.check(t, read)
 }
 
 // check compares what each stream holds with what was acked: all of it, once, in order, and

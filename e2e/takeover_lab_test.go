@@ -470,6 +470,40 @@ func TestLabStandbysRace(t *testing.T) {
 	})
 }
 
+// A running sidecar adopts the log of an owner under load: its clients go on there, with each
+// record once, and the log goes home again. The survivor's own log notices nothing.
+func TestLabP2_ASidecarAdoptsALog(t *testing.T) {
+	random := seeded(t)
+	lab(t, func(t *testing.T, l *pair) {
+		s := survivor(t)
+		s.set("FENCE_VOLATILE=accept", "STALL=2s")
+		s.boot = l.b.boot
+		s.serve()
+		s.must("append", "own", "one")
+		p := l.a.serve()
+		load := startLoadOn(t, l.a, l.node, "adopted", random.Uint64(), 2)
+		load.awaitSome()
+		p.kill() // without a goodbye: a fenced owner tells its clients to look elsewhere
+		report := reportOf(t, s.run("takeover", l.device[l.b], "--into", s.path("s"), "--store", l.store, "--json"))
+		t.Logf("%s: takes appends after %s", l.bus, report)
+		l.a.leadTo(s)
+		load.goesOn(t)
+		load.checkExactly(t, func(stream string) string { return s.must("read", stream, "--log", l.node) })
+		l.b.run("takeover", l.device[l.a]).fails(t, 14, "alive", report.Fence.Key)
+		s.must("takeover", l.device[l.b], "--into", s.path("s"), "--release")
+		load.checkExactly(t, func(stream string) string { return l.a.must("read", stream, "--store", l.store, "--node", l.node) })
+		if got := s.must("read", "own"); got != "one\n" {
+			t.Errorf("the survivor's own log holds %q", got)
+		}
+		if err := os.Remove(l.a.path("s")); err != nil {
+			t.Fatal(err)
+		}
+		l.a.reboot()
+		l.a.serve()
+		l.a.must("append", "own", "back home")
+	})
+}
+
 // A write that is in flight while it is taken over is recovered, or was never acked.
 func TestLabP6_WritesInFlightWhileItIsTakenOver(t *testing.T) {
 	random := seeded(t)
