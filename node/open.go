@@ -301,7 +301,6 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 		return err
 	}
 	n.start.epoch = e.Number
-	n.holdOldWindow()
 	n.committer = stream.NewCommitter(state.table, n.wal)
 	n.pacer = ringwal.Pacer{QuantumBytes: QuantumBytes, MaxInFlight: WritersInFlight}
 	if err := n.openArchive(n.wal.Superblock()); err != nil {
@@ -309,8 +308,9 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 	}
 	n.reader = reader.New(reader.Config{
 		Device: n.dev, Tail: tail, Superblock: n.wal.Superblock(), Directory: stream.NewDirectory(state.table),
-		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(), Archive: n.archive(), Joins: n.joins(),
+		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(), Archive: n.archive(), ColdBytes: n.cfg.MemoryBytes * coldReadShare / 32, Joins: n.joins(),
 	})
+	n.holdOldWindow()
 	n.fillWelcome(n.wal.Superblock())
 	return nil
 }

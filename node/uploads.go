@@ -32,10 +32,16 @@ const (
 	// closePatience is how long a shutdown waits for requests to the store.
 	closePatience = 2 * time.Second
 
+	// MinMemoryBytes is the least budget of a process whose log has a store: a window of
+	// the log, an object that is built, a scan and a replay of the past fit beside sessions.
+	MinMemoryBytes = 256 << 20
+
 	// uploadShare and coldShare are the parts of the memory budget that uploads
 	// (compaction takes three quarters as much again) and the cache of cold blocks take.
 	uploadShare = 8
 	coldShare   = 16
+	// coldReadShare thirty-seconds of it are for what reads of the store hold.
+	coldReadShare = 5
 )
 
 // uploads is the log's way to the object store and back; nil without a store.

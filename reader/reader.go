@@ -136,6 +136,9 @@ type Config struct {
 	// (upload.Archive.Apply), then trims, then calls SetTrim. nil: there is no store, and
 	// what is trimmed is gone.
 	Archive *upload.Archive
+	// ColdBytes bounds what all reads of the store hold together, beside the buffers that
+	// each read is counted for anyway and the cache (readcache.Cold); at least MinColdBytes.
+	ColdBytes int64
 	// Joins are the streams that go on where those of a lost log ended.
 	Joins []upload.Join
 }
@@ -143,8 +146,8 @@ type Config struct {
 // New returns the reader of a log that was recovered up to c.Durable.
 func New(c Config) *Reader {
 	r := &Reader{
-		archive: c.Archive, joins: map[stream.ID]upload.Join{}, scans: turns{free: MaxColdScans, lasts: turnLasts},
-		replays: turns{free: MaxColdReplays, lasts: turnLasts},
+		archive: c.Archive, joins: map[stream.ID]upload.Join{}, scans: turns{free: coldScans(c.ColdBytes), lasts: turnLasts},
+		replays: turns{free: maxColdReplays, lasts: turnLasts},
 		dev:     c.Device, tail: c.Tail, check: ringwal.NewFrameChecker(c.Superblock), geo: c.Superblock.Geometry,
 		dir: c.Directory, index: c.Index, marks: c.Marks, durable: c.Durable, trim: c.Superblock.Trim, origin: c.Superblock.Origin,
 		changed: make(chan struct{}),

@@ -7,26 +7,32 @@ import (
 )
 
 const (
-	// MaxColdScans is how many reads of one stream may read ahead in the store at once,
-	// and MaxColdReplays how many replays may read there. Further ones wait for a turn. The
-	// first request of a read waits for none: it reads what was asked for, not ahead.
+	// MaxColdScans is how many reads of one stream may read ahead in the store at once, if
+	// Config.ColdBytes has room for so many, and maxColdReplays how many replays may read
+	// there. Further ones wait for a turn. The first request of a read waits for none: it
+	// reads what was asked for, not ahead.
 	MaxColdScans   = 4
-	MaxColdReplays = 1
+	maxColdReplays = 1
 
 	// coldScanBytes and coldReplayBytes are what one of them holds: see upload.Scan and
 	// upload.Replay, which also say what else they may hold where blocks and indexes are
 	// unusually large.
 	coldScanBytes   = 24 << 20
-	coldReplayBytes = 76 << 20
+	coldReplayBytes = 32 << 20
 
-	// ColdBytes bounds what all reads of the store hold together, beside the buffers that
-	// each read is counted for anyway and the cache (readcache.Cold).
-	ColdBytes = MaxColdScans*coldScanBytes + MaxColdReplays*coldReplayBytes
+	// MinColdBytes is the least that reads of the store hold together: one scan and one
+	// replay.
+	MinColdBytes = coldScanBytes + maxColdReplays*coldReplayBytes
 
 	// turnLasts is how long a read keeps its turn against others who wait: what it has
 	// read ahead is lost with the turn, so it should be worth it.
 	turnLasts = 2 * time.Second
 )
+
+// coldScans is how many scans there is room for.
+func coldScans(bytes int64) int {
+	return int(max(1, min((bytes-maxColdReplays*coldReplayBytes)/coldScanBytes, MaxColdScans)))
+}
 
 // readAhead is what a turn is taken for: an upload.Scan or upload.Replay.
 type readAhead interface{ Close() }

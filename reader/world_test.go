@@ -192,7 +192,7 @@ func newWorld(t testing.TB, o options) *world {
 	}
 	w.superblocks()
 	w.r = reader.New(reader.Config{Device: w.disk, Tail: w.tail, Superblock: w.log.Superblock(), Directory: stream.NewDirectory(table),
-		Index: stream.NewIndex(o.indexEntries), Marks: &reader.Marks{}, Durable: w.log.Durable(), Archive: w.archive, Joins: o.joins})
+		Index: stream.NewIndex(o.indexEntries), Marks: &reader.Marks{}, Durable: w.log.Durable(), Archive: w.archive, ColdBytes: 1 << 30, Joins: o.joins})
 	must(t, w.c.Checkpoint())
 	w.sync()
 	w.log.RecordDurable()

@@ -151,7 +151,10 @@ func (p *process) open(ctx context.Context) error {
 	}
 	budget := session.NewBudget(int64(p.Settings.Memory) / sessionShare)
 	if target.store != settings.NoStore {
-		budget = session.NewBudget(int64(p.Settings.Memory) / sessionShare / 4 * 3) // the rest is for uploads
+		if p.Settings.Memory < node.MinMemoryBytes {
+			return fmt.Errorf("%w: it is %s, and a log with a store needs %s (with WALSIDECAR_STORE=none 64MiB will do)", errMemory, p.Settings.Memory, settings.Size(node.MinMemoryBytes))
+		}
+		budget = session.NewBudget(int64(p.Settings.Memory) / sessionShare / 2) // the rest is for uploads and for reads of the store
 	}
 	server := p.server()
 	p.budget, p.storeURL = budget, string(target.store)
@@ -212,6 +215,9 @@ func (p *process) fencing() node.Fencing {
 func (p *process) retention() upload.Retention {
 	return upload.Retention{Age: p.Settings.RetentionAge, Bytes: uint64(p.Settings.RetentionBytes)}
 }
+
+// errMemory says that the budget is too small for what was asked for.
+var errMemory error = &wire.Error{Code: wire.CodeUsage, Message: "WALSIDECAR_MEMORY is too small"}
 
 // errStopped is the cause of a start that a signal ended.
 var errStopped = errors.New("told to stop")

@@ -11,11 +11,11 @@ import (
 const (
 	// replayWholeBytes: the objects of a group are read whole, with one request each, if
 	// they are not larger than that together; else block by block, in rows.
-	replayWholeBytes = 36 << 20
+	replayWholeBytes = 16 << 20
 	// replayAheadBytes: the group behind is read ahead if it is not larger than that.
-	replayAheadBytes = 8 << 20
+	replayAheadBytes = 4 << 20
 	// replayOpenBytes is how much a replay holds of uncompressed blocks.
-	replayOpenBytes = 32 << 20
+	replayOpenBytes = 12 << 20
 	// replayRowBytes is how much one request reads of a stream in a large group.
 	replayRowBytes = 1 << 20
 )
