@@ -150,7 +150,6 @@ type tracked struct {
 	p      *reader.Replay
 	id     stream.ID
 	next   uint64 // offset, or index in w.all
-	behind bool   // it was caught up, and nothing came since
 }
 
 func (w *world) track(random *rand.Rand, id stream.ID) *tracked {

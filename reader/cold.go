@@ -199,7 +199,7 @@ func (c *Cursor) absent(v *view, p part, to uint64) (Event, error) {
 	now := c.look()
 	switch {
 	case now.err != nil || now.failed != nil || c.next < now.info.First:
-		return Event{}, nil // deleted or trimmed meanwhile: the next look says so
+		return Event{}, nil //nolint:nilerr // deleted or trimmed meanwhile: the next look says so
 	case p.id != c.q.Stream:
 		// The lost log's own trims are not known any more.
 		e := c.gap(Trimmed, to, now)
