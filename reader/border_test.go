@@ -145,11 +145,11 @@ func (w *world) frameBelow(position uint64, random *rand.Rand) uint64 {
 
 // tracked is a following read that is asked now and then.
 type tracked struct {
-	w      *world
-	c      *reader.Cursor
-	p      *reader.Replay
-	id     stream.ID
-	next   uint64 // offset, or index in w.all
+	w    *world
+	c    *reader.Cursor
+	p    *reader.Replay
+	id   stream.ID
+	next uint64 // offset, or index in w.all
 }
 
 func (w *world) track(random *rand.Rand, id stream.ID) *tracked {
