@@ -113,11 +113,11 @@ func (n *Node) foreseeUpload(f *Forecast, sb *ringwal.Superblock, state *recover
 	if u == nil {
 		return nil
 	}
+	if err := u.checkManifest(sb, state.recovery.End); err != nil {
+		return err
+	}
 	from := sb.Trim
 	if u.manifest != nil {
-		if err := u.manifest.Check(sb.UUID, state.recovery.End); err != nil {
-			return err
-		}
 		from, f.UploadedPosition = max(from, u.manifest.Uploaded), u.manifest.Uploaded
 	}
 	f.UploadRecords = u.records

@@ -283,10 +283,10 @@ func damage(f *ringwal.FrameView, err error) error {
 // startEpoch draws the new epoch and builds the running log; it writes nothing.
 func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 	epoch := sbs.MaxEpoch
+	if err := n.uploads.checkManifest(sbs.Newest, state.recovery.End); err != nil {
+		return err
+	}
 	if u := n.uploads; u != nil && u.manifest != nil {
-		if err := u.manifest.Check(sbs.Newest.UUID, state.recovery.End); err != nil {
-			return err
-		}
 		epoch = max(epoch, u.manifest.Epoch)
 	}
 	e := ringwal.Epoch{Number: 1 + epoch, BootID: n.boot, Jump: n.hold.outcome.Jump, StallAfter: n.cfg.StallAfter,

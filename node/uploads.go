@@ -98,6 +98,15 @@ func (n *Node) readManifest(ctx context.Context, sb *ringwal.Superblock) error {
 	}
 }
 
+// checkManifest refuses, before anything is written, a log that is not the one that was
+// uploaded. End is where its last frame ends.
+func (u *uploads) checkManifest(sb *ringwal.Superblock, end uint64) error {
+	if u == nil || u.manifest == nil {
+		return nil
+	}
+	return cmp.Or(u.manifest.Check(sb.UUID, end), u.manifest.CheckOwners(sb))
+}
+
 // notUploaded counts what recovery finds beyond the uploaded position.
 func (n *Node) notUploaded() func(*stream.Item, *ringwal.FrameView) error {
 	u := n.uploads

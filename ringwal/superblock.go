@@ -83,6 +83,25 @@ func (sb *Superblock) dropBoundaries() {
 	sb.Boundaries = append([]Boundary(nil), sb.Boundaries[first:]...)
 }
 
+// DescendsFrom reports whether, as far as sb still tells, an owner of that epoch and
+// incarnation was one of this log's, and had everything below end before a later epoch
+// began. If not, sb is of an older copy of the log, or of one that went on by itself.
+func (sb *Superblock) DescendsFrom(epoch uint64, incarnation [16]byte, end uint64) bool {
+	if sb.Epoch < epoch || sb.Epoch == epoch && sb.Incarnation != incarnation {
+		return false
+	}
+	for i := range sb.Boundaries {
+		switch b := &sb.Boundaries[i]; {
+		case b.merged():
+		case b.Epoch == epoch && b.IncarnationHash != incarnationHash(incarnation):
+			return false
+		case b.Epoch > epoch && b.FollowEnd < end:
+			return false
+		}
+	}
+	return true
+}
+
 // newer reports whether sb is newer than other.
 func (sb *Superblock) newer(other *Superblock) bool {
 	return sb.Epoch > other.Epoch || sb.Epoch == other.Epoch && sb.Sequence > other.Sequence

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/upload/store"
 )
 
@@ -45,6 +46,20 @@ func (m *Manifest) Check(log [16]byte, end uint64) error {
 			ErrOlderSnapshot, uuid.UUID(log), m.Uploaded, time.Unix(0, m.UploadedAtNS).UTC().Format(time.RFC3339), end)
 	}
 	return nil
+}
+
+// CheckOwners reports whether the log with that superblock, the newest one of its device,
+// has had the manifest's owner: a claim is made once the superblocks of its epoch are in
+// force. Without it this is an older snapshot of the volume, or a copy that went on by itself,
+// however far it got: what it holds at a position need not be what the store holds there.
+// Error: ErrOlderSnapshot.
+func (m *Manifest) CheckOwners(sb *ringwal.Superblock) error {
+	if sb.DescendsFrom(m.Epoch, m.Incarnation, m.Uploaded) {
+		return nil
+	}
+	return fmt.Errorf("%w: the store holds log %s up to position %d, of epoch %d and incarnation %x, and this device, of epoch %d, went another way before that: "+
+		"it is an older snapshot or a copy of the volume. Attach the one that was uploaded; if it is gone, `walsidecar restore` makes a new log from the store",
+		ErrOlderSnapshot, uuid.UUID(m.Log), m.Uploaded, m.Epoch, m.Incarnation, sb.Epoch)
 }
 
 // Claimant is the owner of a log who claims its manifest.

@@ -7,6 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/upload/store"
 	"github.com/walsidecar/walsidecar/upload/store/simstore"
 )
@@ -42,6 +45,43 @@ func TestTheFirstClaimMakesTheManifest(t *testing.T) {
 	}
 	if version != got.Version {
 		t.Errorf("version %s, want %s", got.Version, version)
+	}
+}
+
+// A device that has not had the manifest's owner, or went on before what that uploaded, is
+// another copy of the volume, though it may hold more.
+func TestP4_ACopyOfTheVolumeIsNotTheLog(t *testing.T) {
+	owner := [16]byte{6}
+	m := &Manifest{Log: testLog, Node: "test", Epoch: 6, Incarnation: owner, Origin: 4096, Uploaded: 8 << 12}
+	device := func(epochs ...ringwal.Boundary) *ringwal.Superblock {
+		newest := epochs[len(epochs)-1]
+		return &ringwal.Superblock{UUID: testLog, Epoch: newest.Epoch, Incarnation: [16]byte{byte(newest.Epoch)}, Boundaries: epochs}
+	}
+	epoch := func(number, followed uint64) ringwal.Boundary {
+		hash := xxhash.Sum64(append([]byte{byte(number)}, make([]byte, 15)...))
+		return ringwal.Boundary{Epoch: number, IncarnationHash: hash, FollowEnd: followed, Start: followed}
+	}
+	another := epoch(6, 5<<12)
+	another.IncarnationHash++
+	stranger := device(another)
+	stranger.Incarnation = [16]byte{9}
+	for _, c := range []struct {
+		name string
+		sb   *ringwal.Superblock
+		want error
+	}{
+		{"its owner", device(epoch(5, 4096), epoch(6, 5<<12)), nil},
+		{"an epoch behind it that claimed nothing", device(epoch(6, 5<<12), epoch(7, 8<<12)), nil},
+		{"its owner's epoch is trimmed", device(epoch(7, 8<<12), epoch(8, 9<<12)), nil},
+		{"an older snapshot", device(epoch(5, 4096)), ErrOlderSnapshot},
+		{"another owner of that epoch", stranger, ErrOlderSnapshot},
+		{"and of one behind it", device(another, epoch(7, 9<<12)), ErrOlderSnapshot},
+		{"went on by itself too early", device(epoch(6, 5<<12), epoch(7, 7<<12)), ErrOlderSnapshot},
+		{"and again", device(epoch(6, 5<<12), epoch(7, 7<<12), epoch(8, 10<<12)), ErrOlderSnapshot},
+	} {
+		if err := m.CheckOwners(c.sb); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
 	}
 }
 
