@@ -189,7 +189,10 @@ func (p *process) open(ctx context.Context) error {
 		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
 		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
 	})
-	if err == nil {
+	if err != nil {
+		cancel(nil)
+		<-probed // it removes what it has put
+	} else {
 		p.node.Store(n)
 		if err = <-probed; err != nil {
 			err = errors.Join(err, p.shutDown(n))

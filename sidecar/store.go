@@ -40,7 +40,7 @@ func (p *process) probe(ctx context.Context, s store.Store) <-chan error {
 	go func() {
 		for {
 			err := store.Probe(ctx, s)
-			if err == nil || !errors.Is(err, store.ErrUnavailable) {
+			if err == nil || !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrUnknownOutcome) {
 				done <- err
 				return
 			}

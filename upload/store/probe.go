@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 	// looks before it writes lets several win within the first rounds.
 	probeWriters, probeRounds = 8, 3
 	// probeTries is how often the probe begins again after a lost answer.
-	probeTries = 3
+	probeTries = 5
 )
 
 // Probe proves that a store keeps what Store promises of conditional writes, with objects
@@ -28,7 +29,7 @@ func Probe(ctx context.Context, s Store) (err error) {
 		_, _ = rand.Read(name[:])
 		p := &probe{s: s, ctx: ctx, key: probePrefix + hex.EncodeToString(name[:])}
 		err = p.run()
-		if deleteErr := s.Delete(ctx, []string{p.key}); err == nil {
+		if deleteErr := p.remove(); err == nil {
 			err = deleteErr
 		}
 		if !errors.Is(err, ErrUnknownOutcome) {
@@ -79,6 +80,19 @@ type probe struct {
 	s   Store
 	ctx context.Context
 	key string
+}
+
+// removeFor is how long a probe that was cut off goes on to remove what it has put.
+const removeFor = 2 * time.Second
+
+func (p *probe) remove() error {
+	ctx := p.ctx
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), removeFor)
+		defer cancel()
+	}
+	return p.s.Delete(ctx, []string{p.key})
 }
 
 func (p *probe) run() error {
@@ -135,9 +149,11 @@ func (p *probe) race(round int, old Version) (Version, error) {
 		})
 	}
 	all.Wait()
-	winner := -1
+	winner, unknown := -1, error(nil)
 	for i, err := range errs {
 		switch {
+		case errors.Is(err, ErrUnknownOutcome):
+			unknown = err // it must have lost, if another won: what is read then tells
 		case err == nil && winner >= 0:
 			return "", &brokenError{fmt.Sprintf("%d writers replaced the same version at once, and several succeeded", probeWriters)}
 		case err == nil:
@@ -145,6 +161,9 @@ func (p *probe) race(round int, old Version) (Version, error) {
 		case !errors.Is(err, ErrChanged):
 			return "", broken("one of several puts if match at once", ErrChanged, err)
 		}
+	}
+	if winner < 0 && unknown != nil {
+		return "", unknown // it may still be on its way
 	}
 	if winner < 0 {
 		return "", &brokenError{fmt.Sprintf("%d writers replaced the same version at once, and none succeeded", probeWriters)}
