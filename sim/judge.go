@@ -247,12 +247,20 @@ func (o *oracle) goOn(end uint64) {
 	o.durable = o.now.clone()
 	was := o.durableCount
 	o.durableCount = count
-	for ; was < count; was++ {
-		for _, rec := range o.entries[was-o.baseCount].records {
+	if o.w.fleet != nil {
+		return // nobody has been told before the start has succeeded
+	}
+	o.keep(was)
+	o.acked = end
+}
+
+// keep makes the records of the entries from one on what their offsets name for ever.
+func (o *oracle) keep(from int64) {
+	for ; from < o.count(); from++ {
+		for _, rec := range o.entries[from-o.baseCount].records {
 			o.forEver[place{rec.stream, rec.offset}] = rec.payload
 		}
 	}
-	o.acked = end
 }
 
 // sameState compares a recovered table with the model, "" if they are the same.

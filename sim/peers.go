@@ -10,6 +10,7 @@ import (
 
 	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/fence/simfence"
+	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device/simdev"
 )
 
@@ -33,6 +34,7 @@ type peer struct {
 
 	held bool // it has been the holder
 	lost bool // it was, and is no more
+	up   bool // its start has succeeded
 
 	// While it starts it is a coroutine: it stops before each of its operations.
 	yield  func(struct{}) bool
@@ -284,6 +286,25 @@ func (f *fleet) landOld() {
 		for _, write := range h.view.InFlight() {
 			if at, known := f.begun[write]; known && w.now-at > landsWithin {
 				f.landOne(h, write)
+			}
+		}
+	}
+}
+
+// landSlots ends the late superblock writes on the set of slots that a start is about to
+// write. The rules rely on that: such a write could land on the start's own copies. A
+// start waits for L, not for T, so that it does not follow from them; see
+// TestLateSuperblocks.
+func (f *fleet) landSlots(offset int64) {
+	w := f.w
+	set := offset / (2 * ringwal.SlotBytes)
+	for _, h := range slices.Clone(w.former) {
+		if h.superblocks == 0 && w.profile.unseenLate || h.superblocks > 0 && w.profile.slotsLate {
+			continue
+		}
+		for _, write := range h.view.InFlight() {
+			if write.Offset() < ringwal.RingStart && write.Offset()/(2*ringwal.SlotBytes) == set {
+				w.land(h, write)
 			}
 		}
 	}

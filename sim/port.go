@@ -140,7 +140,7 @@ func (w *World) late() {
 	}
 	for _, h := range w.former {
 		for _, write := range h.view.InFlight() {
-			switch w.rng.IntN(60) {
+			switch w.rng.IntN(w.profile.lateness) {
 			case 0:
 				w.progress(h.view, write)
 			case 1:

@@ -69,6 +69,12 @@ type profile struct {
 	// With several machines:
 	abort, abortHangs, volatile bool    // what the target can do
 	takeover, pause             float64 // per step
+
+	// What the rules do not cover: the first superblock write of a start that nobody saw,
+	// those of an owner before the last one, land within T and not before a start writes there.
+	unseenLate, slotsLate bool
+
+	lateness int // a write of a crashed host is on its way for about so many steps
 }
 
 func (p *profile) String() string {
@@ -89,7 +95,7 @@ func drawProfile(rng *rand.Rand, kind Kind) *profile {
 		small: 30, medium: rng.IntN(40), large: rng.IntN(10), names: 2 + rng.IntN(6), window: 4 + rng.Uint32N(60),
 		request: 40, issue: 20, finish: 25, deliver: 30, progress: 3, publish: 20, superblock: 15, maintain: 10, seal: 1, record: 1, read: 3, tick: 6,
 		crash: 0.001 + 0.02*rng.Float64()*rng.Float64(), startCrash: 0.06 * rng.Float64() * rng.Float64(), power: rng.Float64(),
-		shutdown: 0.004 * rng.Float64(), fault: 0.005 + 0.02*rng.Float64(),
+		shutdown: 0.004 * rng.Float64(), fault: 0.005 + 0.02*rng.Float64(), lateness: 60,
 	}
 	if rng.IntN(4) == 0 {
 		p.starved = 0.1 * rng.Float64()
@@ -190,6 +196,8 @@ func (p *profile) drawPeers(rng *rand.Rand, kind Kind) {
 	p.crash = 0.004 * rng.Float64()
 	p.startCrash = 0.04 * rng.Float64() * rng.Float64()
 	p.shutdown = 0.001 * rng.Float64()
+	p.lateness = 60 << rng.IntN(6)
+	p.steps, p.appends, p.creates, p.request = 2*p.steps, 60, 8, 60
 	// Room for the windows that are jumped over, and held back.
 	g.CapacityBytes = max(g.CapacityBytes, 16*g.WindowBytes+16*(g.CheckpointMaxBytes+uint64(g.MaxFrameBytes)))
 	g.CapacityBytes = g.CapacityBytes / uint64(g.BlockBytes) * uint64(g.BlockBytes)

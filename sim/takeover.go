@@ -53,6 +53,11 @@ func (h *host) isUp() {
 	w, f, o := h.w, h.w.fleet, h.w.oracle
 	w.tracef("%s is up: epoch %d, trim %d, durable %d, head %d", h.name, h.log.Superblock().Epoch, h.log.Trim(), h.log.Durable(), h.log.Head())
 	w.stats.Takeovers++
+	h.peer.up = true
+	if !h.peer.lost {
+		o.speaks(h)
+		o.keep(o.baseCount)
+	}
 	if h.peer.lost { // another was faster, and it has not noticed yet
 		f.former = append(f.former, h)
 		return
