@@ -169,7 +169,12 @@ func (w *writer) run(c *walsidecar.Client, stop *atomic.Bool) {
 // check reads the stream back and returns how many records it holds.
 func (w *writer) check(t *testing.T, h *host) int {
 	t.Helper()
-	got := lines(h.must("read", w.stream))
+	return w.checkLines(t, lines(h.must("read", w.stream)))
+}
+
+// checkLines checks what was read back and returns how many records it is.
+func (w *writer) checkLines(t *testing.T, got []string) int {
+	t.Helper()
 	if len(got) != w.acked {
 		t.Errorf("%s holds %d records, %d were acknowledged and none is in doubt", w.stream, len(got), w.acked)
 	}
