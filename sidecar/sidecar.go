@@ -191,7 +191,7 @@ func (p *process) open(ctx context.Context) error {
 	})
 	if err != nil {
 		cancel(nil)
-		<-probed // it removes what it has put
+		_ = <-probed // it removes what it has put
 	} else {
 		p.node.Store(n)
 		if err = <-probed; err != nil {
