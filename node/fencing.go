@@ -50,7 +50,7 @@ type fenced struct {
 	key         fence.Key // 0: without reservations
 	outcome     fence.Outcome
 
-	beating func() error // ends the beats of a start; the fence's loss during it
+	beating func() error // ends the beats of a start; the fence's loss during it. Once; nil: none
 	watch   context.CancelFunc
 	ended   chan struct{} // the watch has
 }
@@ -59,6 +59,9 @@ type fenced struct {
 // one can do harm, and draws this start's incarnation. Until the first frame it goes on
 // to tell other hosts that somebody is at work.
 func (n *Node) acquireFence(ctx context.Context, sb *ringwal.Superblock) error {
+	if n.cfg.seams.fence != nil {
+		return n.acquire(ctx, n.cfg.seams.fence(), sb)
+	}
 	path, err := filepath.EvalSymlinks(n.cfg.Path)
 	if err != nil {
 		return err
@@ -155,7 +158,9 @@ func (n *Node) tellStep(s fence.Step) error {
 // watchFence goes on to look whether the fence still holds; its loss stops the log.
 func (n *Node) watchFence() error {
 	h := &n.hold
-	if err := h.beating(); err != nil {
+	beating := h.beating
+	h.beating = nil
+	if err := beating(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -207,7 +212,8 @@ func (n *Node) beat() {
 
 // holdOldWindow keeps the log from writing again, too soon, where a start has jumped over
 // the window of an owner whose writes could not be aborted: one that the device had
-// accepted may still land there, on what was written since.
+// accepted may still land there, on what was written since. A trim to where the window
+// begins would free it, so the last frame before it stays.
 func (n *Node) holdOldWindow() {
 	if n.hold.fence.Mode() != fence.ModePR || n.aborts() {
 		return
@@ -215,7 +221,11 @@ func (n *Node) holdOldWindow() {
 	sb := n.wal.Superblock()
 	for _, b := range sb.Boundaries {
 		if b.Start > sb.Trim && b.Start-b.FollowEnd >= sb.WindowBytes {
-			n.loop.heldAt, n.loop.heldUntilNS = b.FollowEnd, device.NowNS()+int64(fence.OldWindowFor)
+			at, found := n.reader.FrameBelow(b.FollowEnd)
+			if !found {
+				at = sb.Trim
+			}
+			n.loop.heldAt, n.loop.heldUntilNS = at, device.NowNS()+int64(cmp.Or(n.cfg.seams.oldWindow, fence.OldWindowFor))
 			return
 		}
 	}
@@ -223,16 +233,22 @@ func (n *Node) holdOldWindow() {
 
 // heldBack is how far the log may be trimmed while an old window must not be written.
 func (n *Node) heldBack(target uint64) uint64 {
-	l := &n.loop
-	if l.heldUntilNS == 0 {
+	if n.loop.heldUntilNS == 0 {
 		return target
 	}
-	if now := device.NowNS(); now < l.heldUntilNS {
+	return min(target, n.loop.heldAt)
+}
+
+// giveUpOldWindow ends the hold in time: what it kept can be trimmed then.
+func (n *Node) giveUpOldWindow() {
+	l := &n.loop
+	switch {
+	case l.heldUntilNS == 0:
+	case l.nowNS < l.heldUntilNS:
 		l.wakeAt(l.heldUntilNS)
-		return min(target, l.heldAt)
+	default:
+		l.heldUntilNS, l.trimWanted = 0, true
 	}
-	l.heldUntilNS = 0
-	return target
 }
 
 // StatusFence tells what keeps others from writing.

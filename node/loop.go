@@ -38,9 +38,9 @@ type loopState struct {
 	quit         bool            // the loop ends
 	stall        ringwal.StallState
 	closing      *closing
-	beatNS       int64  // when the next superblock is due as a sign of life
-	heldAt       uint64 // the log is not trimmed beyond it before heldUntilNS; see holdOldWindow
-	heldUntilNS  int64
+	beatNS       int64        // when the next superblock is due as a sign of life
+	heldAt       uint64       // the log is not trimmed beyond it before heldUntilNS; see holdOldWindow
+	heldUntilNS  int64        // 0: any more
 	nowNS        int64        // CLOCK_BOOTTIME of this round: a system call, so asked for twice at most
 	wakeAtNS     int64        // when the loop must look again without being rung, 0: never
 	look         session.Look // at rings, before the loop sleeps

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/readcache"
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
@@ -74,6 +75,14 @@ type Config struct {
 	SlowAfter     time.Duration  // appends that take longer are logged with their stages; 0: never
 	Server        string         // name and version, for Welcome
 	Log           *slog.Logger
+
+	seams seams
+}
+
+// seams are what a test puts in the place of the machine; zero: the machine.
+type seams struct {
+	fence     func() *fence.Fence // of the device
+	oldWindow time.Duration       // fence.OldWindowFor
 }
 
 // StoreNone is the Config.Store of a log that stays on its device.

@@ -66,6 +66,7 @@ func (n *Node) maintain() {
 	if n.checkFailed() {
 		return
 	}
+	n.giveUpOldWindow()
 	if l.trimWanted && n.mayTrim() {
 		if due := l.plannedNS + int64(planEvery); l.chunk == nil && l.nowNS < due {
 			l.wakeAt(due)
@@ -139,7 +140,10 @@ func (n *Node) freesSoon() bool {
 // who trims.
 func (n *Node) explainFull(e *wire.Error) {
 	plan := &n.loop.plan
-	switch {
+	switch l := &n.loop; {
+	case l.heldUntilNS != 0 && plan.Target == l.heldAt:
+		e.Hint = fmt.Sprintf("the oldest part of the log is kept for %.0f s more: a write of the owner before this one may still land there (WALSIDECAR_PREEMPT=plain); it goes on by itself then",
+			time.Duration(max(l.heldUntilNS-l.nowNS, 0)).Seconds())
 	case n.cfg.Store != StoreNone:
 		e.Hint = n.explainStore()
 	case plan.Pinned != 0:

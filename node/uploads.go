@@ -332,16 +332,20 @@ func (n *Node) startUploads() {
 // stopUploads ends them: nobody reads the device for them any more.
 func (n *Node) stopUploads() {
 	u := n.uploads
-	if u == nil || u.uploader == nil {
+	if u == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
-	defer cancel()
-	u.uploader.Close(ctx)
+	if u.uploader != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+		defer cancel()
+		u.uploader.Close(ctx)
+	}
 	if u.frames != nil {
 		u.frames.Close()
 	}
-	u.cold.Close()
+	if u.cold != nil {
+		u.cold.Close()
+	}
 }
 
 // StatusUploads tells how far the store has what the log has.

@@ -27,3 +27,15 @@ func (f *Frames) Close() { f.walk.close() }
 // FrameBehind returns where the next frame begins, if one does, behind a frame that
 // ends at position: there, or where the epoch that follows it begins.
 func (r *Reader) FrameBehind(position uint64) uint64 { return r.check.Next(position) }
+
+// FrameBelow returns where a frame begins that ends at position or below it: the newest
+// that is known of without reading. found is false where there is none above the trim
+// position.
+func (r *Reader) FrameBelow(position uint64) (at uint64, found bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if at, found = r.marks.below(max(position, 1) - 1); at < r.trim {
+		return 0, false
+	}
+	return at, found
+}

@@ -52,7 +52,8 @@ type Uploader struct {
 	cancel  context.CancelFunc
 	quit    chan struct{}
 	once    sync.Once
-	done    chan struct{}
+	started bool
+	done    chan struct{} // closed when the pump has ended
 	results chan outcome
 
 	mu    sync.Mutex
@@ -120,8 +121,9 @@ func NewUploader(o Options) *Uploader {
 	return u
 }
 
-// Start lets it run.
+// Start lets it run. Once, and not with Close at a time.
 func (u *Uploader) Start() {
+	u.started = true
 	go u.pump()
 }
 
@@ -178,6 +180,10 @@ func (u *Uploader) Stats() Stats {
 // then they are cut off. It does not flush. What was put and not committed is left to
 // `walsidecar gc`.
 func (u *Uploader) Close(ctx context.Context) {
+	defer u.cancel()
+	if !u.started {
+		return
+	}
 	u.once.Do(func() { close(u.quit) })
 	select {
 	case <-u.done:
@@ -185,7 +191,6 @@ func (u *Uploader) Close(ctx context.Context) {
 		u.cancel()
 		<-u.done
 	}
-	u.cancel()
 }
 
 func instant() Instant { return Instant{NS: device.NowNS(), WallNS: time.Now().UnixNano()} }

@@ -1,0 +1,101 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/walsidecar/walsidecar/fence"
+	"github.com/walsidecar/walsidecar/fence/simfence"
+	"github.com/walsidecar/walsidecar/upload/store/simstore"
+)
+
+// reserved puts a disk with reservations in the place of the log's file: every start from
+// now on is one of the same host.
+func (r *rig) reserved(c simfence.Config) *simfence.Target {
+	target := simfence.New(c)
+	r.cfg.seams.fence = func() *fence.Fence { return fence.New(target.Attach("here", nil), target.Capabilities()) }
+	return target
+}
+
+// Where a write of an earlier owner may still land, the log is not trimmed so far that it
+// would be written again; after that it is, and what waited for room goes on.
+func TestTheOldWindowIsKept(t *testing.T) {
+	s := newStoreRig(t, nil)
+	d := s.dial()
+	id := d.create("s").ID
+	payload := bytes.Repeat([]byte{7}, 64<<10)
+	for range 64 {
+		d.append(id, payload)
+	}
+	s.close()
+	s.cfg.StallAfter = time.Second
+	s.cfg.seams.oldWindow = 7 * time.Second
+	s.reserved(simfence.Config{Transport: fence.SCSI})
+	s.open() // nobody holds the reservation: it waits, and jumps
+	defer s.close()
+	if !s.node.hold.outcome.Jump {
+		t.Fatalf("no jump: %s", s.node.hold.outcome.Why)
+	}
+	started := time.Now()
+	window := s.node.wal.Superblock().Boundaries
+	followEnd := window[len(window)-1].FollowEnd
+	d = s.dial()
+	refused, appended := 0, uint64(0)
+	for time.Since(started) < 6*time.Second && refused == 0 {
+		if _, e := d.appendOrRefused(id, payload); e != nil {
+			refused++
+			time.Sleep(50 * time.Millisecond)
+		} else {
+			appended++
+		}
+		if trim := s.node.Status().TrimPosition; trim >= followEnd {
+			t.Fatalf("trimmed to %d, the old window begins at %d", trim, followEnd)
+		}
+	}
+	if refused == 0 {
+		t.Fatal("the log was never full")
+	}
+	if trim := s.node.Status().TrimPosition; trim == 0 {
+		t.Error("nothing was trimmed at all")
+	}
+	eventually(t, "the old window is given up", func() bool { return s.node.Status().TrimPosition > followEnd })
+	d.append(id, payload)
+}
+
+// A start that finds its fence gone ends, and says so.
+func TestP6_AStartThatLosesItsFenceEnds(t *testing.T) {
+	var reset func()
+	s := newStoreRig(t, func(c simstore.Call) simstore.Fault {
+		if c.Op == simstore.Replace && reset != nil {
+			reset()
+			time.Sleep(fence.HeartbeatEvery * 5 / 2) // a beat of the start notices
+		}
+		return simstore.None
+	})
+	s.close()
+	s.cfg.StallAfter = time.Second
+	s.cfg.Fencing.AcceptVolatile = true
+	target := s.reserved(simfence.Config{Transport: fence.SCSI, Volatile: true})
+	s.open()
+	s.close()
+	reset = target.Reset
+	ended := make(chan error, 1)
+	go func() {
+		n, err := Open(context.Background(), s.cfg)
+		if err == nil {
+			err = n.Abandon()
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, fence.ErrFenced) {
+			t.Errorf("it ended with: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("it never ended")
+	}
+}
