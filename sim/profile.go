@@ -171,6 +171,8 @@ func (p *profile) drawStore(rng *rand.Rand) {
 	switch rng.IntN(5) {
 	case 0: // many small objects, so that they are compacted, and the old ones deleted
 		p.linger, p.upload, p.finish, p.publish, p.tick = 1, 150, 40, 40, 20
+		p.steps, p.crash, p.appends, p.creates, p.large = 3*p.steps, p.crash/4, 80, 8, 1
+		p.storeFault = 0.1 * rng.Float64() * float64(rng.IntN(2))
 		return
 	case 1:
 		return
@@ -201,6 +203,14 @@ func (p *profile) drawPeers(rng *rand.Rand, kind Kind) {
 	// Room for the windows that are jumped over, and held back.
 	g.CapacityBytes = max(g.CapacityBytes, 16*g.WindowBytes+16*(g.CheckpointMaxBytes+uint64(g.MaxFrameBytes)))
 	g.CapacityBytes = g.CapacityBytes / uint64(g.BlockBytes) * uint64(g.BlockBytes)
+	if rng.IntN(4) == 0 { // the log goes round, and late writes take their time
+		g.BlockBytes, g.MaxFrameBytes = 4096, 8192
+		g.WindowBytes, g.CheckpointMaxBytes = uint64(2+rng.IntN(4))*8192, 8192
+		g.CapacityBytes = (g.SystemReserveBytes()*16/15 + 2*g.WindowBytes + 8192*(8+rng.Uint64N(16))) / 4096 * 4096
+		p.inFlight, p.superblock, p.maintain, p.names, p.power = 8, 30, 30, 2, 1
+		p.trimmer, p.trims, p.small, p.medium, p.large, p.creates = true, 20, 10, 20, 60, 10
+		p.takeover, p.crash, p.startCrash, p.lateness = 0.002, 0.001, 0.002, 20_000
+	}
 	p.origin = drawOrigin(rng, *g)
 	p.reader = false
 }
