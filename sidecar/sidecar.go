@@ -4,6 +4,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,14 +108,13 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 		debug.SetMemoryLimit(int64(o.Settings.Memory) * 3 / 4)
 	}
 	defer p.close()
-	if err := p.open(ctx); err != nil {
+	if err := p.open(ctx); errors.Is(err, errStopped) {
+		return 0, nil
+	} else if err != nil {
 		if p.Settings.OnFatal == "park" && p.path != "" && parkable(err) {
 			p.park(err)
 		}
 		return 0, err
-	}
-	if p.node.Load() == nil {
-		return 0, nil // told to stop before the log was open
 	}
 	return p.serve()
 }
@@ -172,8 +172,9 @@ func (p *process) open(ctx context.Context) error {
 	p.phase.Store(new(recovering))
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	opened := make(chan struct{})
+	opened, watched := make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(watched)
 		select {
 		case s := <-p.stop:
 			p.Log.Info("told to stop before the log was open", "signal", s.String())
@@ -191,19 +192,22 @@ func (p *process) open(ctx context.Context) error {
 	})
 	if err != nil {
 		cancel(nil)
-		_ = <-probed // it removes what it has put
 	} else {
 		p.node.Store(n)
-		if err = <-probed; err != nil {
-			err = errors.Join(err, p.shutDown(n))
-		}
 	}
+	refused := <-probed // where the start failed, too: it removes what it has put
 	close(opened)
-	if err != nil {
-		if errors.Is(context.Cause(ctx), errStopped) {
-			return nil
-		}
+	<-watched
+	stopped := errors.Is(context.Cause(ctx), errStopped)
+	switch {
+	case err != nil && stopped:
+		return errStopped
+	case err != nil:
 		return err
+	case stopped:
+		return cmp.Or(p.shutDown(n), errStopped)
+	case refused != nil:
+		return errors.Join(refused, p.shutDown(n))
 	}
 	p.sayWhatHolds(target, n)
 	return nil
