@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/walsidecar/walsidecar/fence"
+	"github.com/walsidecar/walsidecar/upload"
+	"github.com/walsidecar/walsidecar/upload/store"
 )
 
 // The lab tests run in the guest of tools/prlab alone (make prlab), where two attachments of
@@ -222,11 +223,11 @@ func TestLabP6_AStoppedOwnerWakesUpAfterTheDrain(t *testing.T) {
 // manifest is the whole manifest of the pair's node.
 func (l *pair) manifest() string {
 	l.t.Helper()
-	found, err := filepath.Glob(filepath.Join(l.store, "*", l.node, "manifest"))
-	if err != nil || len(found) != 1 {
-		l.t.Fatal(found, err)
+	objects, err := store.Open(l.t.Context(), l.store, store.Options{})
+	if err != nil {
+		l.t.Fatal(err)
 	}
-	b, err := os.ReadFile(found[0])
+	b, _, err := objects.Get(l.t.Context(), upload.ManifestKey(l.node))
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/walsidecar/walsidecar/upload"
 )
 
 // newLoopPair is a device without reservations that two hosts share: two loop devices over
@@ -24,7 +26,7 @@ func newLoopPair(t *testing.T) *pair {
 	l := newPair(t, "", a, b)
 	l.format()
 	for _, h := range []*host{l.a, l.b} {
-		h.set("STALL=1s")
+		h.set("STALL=4s") // what is waited for is short, and no slow disk is taken for a failed one
 	}
 	return l
 }
@@ -238,5 +240,65 @@ func TestStandbyTakesOverWhoeverFallsSilent(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(h.must("inspect", h.path("wal"), "--json")), &id); err != nil || !id.Superblocks[id.Newest].Clean {
 		t.Errorf("not marked drained: %+v, %v", id, err)
+	}
+}
+
+// P12: however often a takeover of a full log dies behind its superblock, jumping a window
+// each time, the next one finds room.
+func TestP12_TakeoversOfAFullLogThatDie(t *testing.T) {
+	l := newLoopPair(t)
+	p := l.a.serve()
+	l.a.must("append", "orders", "one")
+	l.a.must("flush")
+	objects := filepath.Join(l.store, filepath.FromSlash(filepath.Dir(upload.ManifestKey(l.node))), "o")
+	breakIt := func() {
+		t.Helper()
+		if err := os.Rename(objects, objects+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(objects, nil, 0o600); err != nil { // no object can be put, and the manifest can
+			t.Fatal(err)
+		}
+	}
+	breakIt()
+	big := strings.Repeat("x", 100_000)
+	want := 1
+	for {
+		r := l.a.pipe(strings.Repeat(big+"\n", 50), "append", "orders", "--timeout", "1s")
+		want += len(lines(r.stdout))
+		if r.code != 0 {
+			break
+		}
+	}
+	t.Logf("%d records until it was full", want)
+	p.kill()
+	for range 2 {
+		before := l.manifest()
+		l.b.reboot()
+		died := l.b.start(nil, "takeover", l.device[l.b], "--owner-is-detached", "--force")
+		for deadline := time.Now().Add(patience); l.manifest() == before; time.Sleep(10 * time.Millisecond) {
+			select {
+			case <-died.done:
+				t.Fatalf("exit %d\n%s", died.cmd.ProcessState.ExitCode(), died.stderr)
+			default:
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the manifest was not claimed")
+			}
+		}
+		time.Sleep(50 * time.Millisecond) // its checkpoint
+		died.kill()
+	}
+	if err := os.Remove(objects); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(objects+".away", objects); err != nil {
+		t.Fatal(err)
+	}
+	l.b.reboot()
+	report := l.takeover(l.b, "--owner-is-detached", "--force")
+	t.Log(report)
+	if got := len(lines(l.a.must("read", "orders", "--store", l.store, "--node", l.node))); got < want {
+		t.Errorf("the store holds %d records, %d were acked", got, want)
 	}
 }
