@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/stream"
 	"github.com/walsidecar/walsidecar/upload"
 	"github.com/walsidecar/walsidecar/upload/store/simstore"
@@ -37,10 +38,14 @@ func (o *archiveOracle) uploaded() uint64 {
 // inStore is the offset behind the last record of the stream that is in the store.
 func (o *archiveOracle) inStore(id stream.ID) uint64 { return o.next[place{stream: id}] }
 
-// olderSnapshot reports whether the store holds more than the log that was put back,
-// and that a start had to be refused for it.
+// olderSnapshot reports whether the manifest's owner came after the log that was put
+// back, or holds more, so that a start had to be refused.
 func (o *archiveOracle) olderSnapshot() bool {
-	return o.w.profile.kind == Restored && o.uploaded() > o.w.oracle.ackedEnd()
+	if o.w.profile.kind != Restored {
+		return false
+	}
+	sbs, err := ringwal.ReadSuperblocks(o.w.disk.Open("oracle"))
+	return err == nil && (o.uploaded() > o.w.oracle.ackedEnd() || o.m.Epoch > sbs.Newest.Epoch || o.m.Epoch == sbs.Newest.Epoch && o.m.Incarnation != sbs.Newest.Incarnation)
 }
 
 // claimed notes that a claim has returned: from now on no older owner changes the
@@ -292,19 +297,17 @@ func (o *archiveOracle) verify() {
 	if o.m == nil {
 		return
 	}
-	o.b.whileCalm(func() {
-		_, err := upload.Verify(ctx, &o.b.sim, simNode, func(f upload.Finding) { w.fail("P5", "verify found: %s: %v", f.Key, f.Err) })
-		if err != nil {
-			w.fail("P5", "verify: %v", err)
-		}
-		o.replay(ctx)
-	})
+	_, err := upload.Verify(ctx, o.b.honest(), simNode, func(f upload.Finding) { w.fail("P5", "verify found: %s: %v", f.Key, f.Err) })
+	if err != nil {
+		w.fail("P5", "verify: %v", err)
+	}
+	o.replay(ctx)
 }
 
 // replay reads the store in commit order: what was acked comes once, and in order.
 func (o *archiveOracle) replay(ctx context.Context) {
 	w := o.w
-	a, err := upload.OpenArchive(ctx, &o.b.sim, simNode, nil)
+	a, err := upload.OpenArchive(ctx, o.b.honest(), simNode, nil)
 	if err != nil {
 		w.fail("P5", "the store cannot be opened: %v", err)
 	}
@@ -336,20 +339,16 @@ func (o *archiveOracle) replay(ctx context.Context) {
 // cold reads records of a stream from the store alone.
 func (h *host) cold(id stream.ID, from uint64, n int) (records []stream.Record, err error) {
 	h.w.stats.Cold++
-	h.w.bucket.whileCalm(func() {
-		scan := h.archive.Read(id, from, from+uint64(n))
-		defer scan.Close()
-		for {
-			var some []upload.Record
-			if some, err = scan.Next(context.Background(), 64<<10); err != nil {
-				break
-			}
-			for _, r := range some {
-				records = append(records, stream.Record{Stream: r.Stream, Offset: r.Offset, Timestamp: r.TimestampNS,
-					Headers: bytes.Clone(r.Headers), Payload: bytes.Clone(r.Payload)})
-			}
+	scan := h.archive.Read(id, from, from+uint64(n))
+	defer scan.Close()
+	for err == nil {
+		var some []upload.Record
+		some, err = scan.Next(context.Background(), 64<<10)
+		for _, r := range some {
+			records = append(records, stream.Record{Stream: r.Stream, Offset: r.Offset, Timestamp: r.TimestampNS,
+				Headers: bytes.Clone(r.Headers), Payload: bytes.Clone(r.Payload)})
 		}
-	})
+	}
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}

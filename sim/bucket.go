@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -60,14 +61,6 @@ func (b *bucket) inject(c simstore.Call) simstore.Fault {
 	return fault
 }
 
-// whileCalm does what uses the store from goroutines, or is the oracle's own.
-func (b *bucket) whileCalm(do func()) {
-	calm, broken := b.calm, b.broken
-	b.calm, b.broken = true, false
-	defer func() { b.calm, b.broken = calm, broken }()
-	do()
-}
-
 // late lets requests come through that were sent a while ago.
 func (b *bucket) late() {
 	w := b.w
@@ -97,20 +90,10 @@ func (b *bucket) carryOut(a *upload.Action) upload.Result {
 	if a.Kind != upload.ActWork {
 		return a.Do(context.Background(), &b.sim)
 	}
-	was := b.broken
 	b.calm, b.broken = true, !b.w.quiet && (b.w.now < b.outageUntil || b.w.chance(b.w.profile.storeFault))
-	defer func() { b.calm, b.broken = false, was }()
+	defer func() { b.calm, b.broken = false, false }()
 	return a.Do(context.Background(), &b.sim)
 }
-
-// impatient is a context that ends every wait at once, and is not over: so a claim
-// tries as long as it need not wait, without a clock.
-type impatient struct{ context.Context }
-
-var atOnce = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
-
-// Done is closed from the start.
-func (impatient) Done() <-chan struct{} { return atOnce }
 
 // storePort is a host's way to the store while it starts: before every request it may
 // crash.
@@ -185,4 +168,43 @@ func (p storePort) Delete(ctx context.Context, keys []string) error {
 		return err
 	}
 	return p.h.w.bucket.sim.Delete(ctx, keys)
+}
+
+func (b *bucket) honest() store.Store { return honestStore{sim: &b.sim} }
+
+// honestStore answers every read at once: reads use goroutines, and may leave some behind.
+type honestStore struct {
+	store.Store
+	sim *simstore.Store
+}
+
+// Get is of store.Store.
+func (s honestStore) Get(ctx context.Context, key string) ([]byte, store.Version, error) {
+	body, found := s.sim.Peek(key)
+	if !found {
+		return nil, "", store.ErrNotFound
+	}
+	return bytes.Clone(body), "", ctx.Err()
+}
+
+// GetRange is of store.Store.
+func (s honestStore) GetRange(ctx context.Context, key string, from int64, dst []byte) error {
+	body, found := s.sim.Peek(key)
+	switch {
+	case !found:
+		return store.ErrNotFound
+	case from+int64(len(dst)) > int64(len(body)):
+		return store.ErrShort
+	}
+	copy(dst, body[from:])
+	return ctx.Err()
+}
+
+// Head is of store.Store.
+func (s honestStore) Head(ctx context.Context, key string) (store.Info, error) {
+	body, found := s.sim.Peek(key)
+	if !found {
+		return store.Info{}, store.ErrNotFound
+	}
+	return store.Info{Key: key, SizeBytes: int64(len(body))}, ctx.Err()
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -200,7 +201,7 @@ func (w *World) startFailed(h *host, err error, hits int) {
 		w.buried(h)
 		return
 	}
-	if errors.Is(err, upload.ErrOlderSnapshot) && w.bucket.archive.olderSnapshot() {
+	if (errors.Is(err, upload.ErrOlderSnapshot) || errors.Is(err, upload.ErrFenced)) && w.bucket.archive.olderSnapshot() {
 		_ = h.view.Close()
 		h.close()
 		w.over = true
@@ -324,7 +325,7 @@ func (h *host) begin(state *recovered, jump bool) error {
 	w := h.w
 	epoch := state.sbs.MaxEpoch
 	if m := state.manifest; m != nil {
-		if err := m.Check(state.sbs.Newest.UUID, state.recovery.End); err != nil {
+		if err := cmp.Or(m.Check(state.sbs.Newest.UUID, state.recovery.End), m.CheckOwners(state.sbs.Newest)); err != nil {
 			return err
 		}
 		epoch = max(epoch, m.Epoch)

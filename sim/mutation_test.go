@@ -148,7 +148,8 @@ func copyModule(t *testing.T) string {
 	for _, name := range []string{"go.mod", "go.sum"} {
 		copyFile(t, filepath.Join("..", name), filepath.Join(root, name))
 	}
-	for _, room := range []string{"ringwal", "ringwal/device", "ringwal/device/simdev", "stream", "readcache", "reader", "sim"} {
+	for _, room := range []string{"ringwal", "ringwal/device", "ringwal/device/simdev", "stream", "readcache", "reader",
+		"upload", "upload/store", "upload/store/simstore", "fence", "fence/simfence", "sim"} {
 		files, err := filepath.Glob(filepath.Join("..", room, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("room %s: %v", room, err)

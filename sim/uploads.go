@@ -33,7 +33,7 @@ func (h *host) readManifest() (*upload.Manifest, error) {
 	if h.w.bucket == nil {
 		return nil, nil
 	}
-	m, _, err := upload.ReadManifest(impatient{context.Background()}, storePort{h}, simNode)
+	m, _, err := upload.ReadManifest(context.Background(), storePort{h}, simNode)
 	switch {
 	case errors.Is(err, upload.ErrNoManifest):
 		return nil, nil
@@ -61,7 +61,7 @@ func (h *host) openArchive(state *recovered) {
 	if m == nil {
 		m = &upload.Manifest{Log: state.sbs.Newest.UUID, Node: simNode}
 	}
-	h.archive = upload.NewArchive(&w.bucket.sim, m, nil)
+	h.archive = upload.NewArchive(w.bucket.honest(), m, nil)
 }
 
 // claim makes the host the owner of the manifest, before anything is acked.
@@ -71,11 +71,17 @@ func (h *host) claim(state *recovered) error {
 		return nil
 	}
 	sb := h.log.Superblock()
-	claimed, err := upload.Claim(impatient{context.Background()}, storePort{h}, upload.Claimant{
-		Log: sb.UUID, Node: sb.Node, Epoch: sb.Epoch, Incarnation: sb.Incarnation, Trim: h.log.Trim(), End: state.recovery.End,
-	})
-	if err != nil {
-		return h.storeError(err)
+	claimant := upload.Claimant{Log: sb.UUID, Node: sb.Node, Epoch: sb.Epoch, Incarnation: sb.Incarnation, Trim: h.log.Trim(), End: state.recovery.End}
+	var claimed *upload.Claimed
+	var err error
+	for attempts, tries := uint64(0), 0; claimed == nil; tries++ {
+		if claimed, err = claimant.Try(context.Background(), storePort{h}, &attempts); err == nil {
+			break
+		}
+		if err = h.storeError(err); !errors.Is(err, errStoreDown) || h.port.dead || tries == 20 {
+			return err
+		}
+		w.pass(w.rng.Int64N(1e9))
 	}
 	w.tracef("%s claimed the manifest: epoch %d, uploaded %d", h.name, sb.Epoch, claimed.Manifest.Uploaded)
 	w.bucket.archive.claimed(claimed.Manifest)
