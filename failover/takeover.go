@@ -136,10 +136,22 @@ func Adopt(ctx context.Context, o Options) (*node.Node, *Report, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := takesWrites(ctx, &o); err != nil {
+		return nil, nil, fmt.Errorf("log %s: nothing was changed: %w", o.Device, err)
+	}
 	lookedAt := node.Lap{Step: "look", Seconds: time.Since(began).Seconds()}
+	proving, cancel := context.WithCancel(ctx)
+	proved := proveStore(proving, &o)
 	n, err := node.Open(ctx, o.config(id))
 	if err != nil {
+		cancel()
+		_ = <-proved // it removes what it has put
 		return nil, nil, overtaken(err)
+	}
+	err = <-proved
+	cancel()
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("log %s was taken over and cannot be uploaded: %w", o.Device, err), n.Abandon())
 	}
 	r := report(&o, id, n)
 	r.Steps = append(append(r.Steps, lookedAt), n.Laps()...)

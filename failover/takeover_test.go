@@ -354,3 +354,55 @@ func TestStandbyTakesOverTheSilent(t *testing.T) {
 	}
 	p.checkStored()
 }
+
+// A takeover is not begun while the store takes no writes: it could only use up a window.
+func TestNothingIsBegunWhileTheStoreTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	p := dead(t)
+	log := digest(t, p.wal)
+	ctx, cancel := context.WithCancel(t.Context())
+	o := p.options()
+	o.Objects = &unwritable{Store: o.Objects, asked: cancel}
+	if _, err := failover.Takeover(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if digest(t, p.wal) != log {
+		t.Error("the log was written")
+	}
+}
+
+// unwritable is a store that takes no writes.
+type unwritable struct {
+	store.Store
+	asked func()
+}
+
+func (s *unwritable) PutIfAbsent(context.Context, string, []byte) (store.Version, error) {
+	s.asked()
+	return "", store.ErrUnavailable
+}
+
+// P6 rests on conditional writes: a store without them gets nothing.
+func TestP6_AStoreWithoutConditionalWrites(t *testing.T) {
+	t.Parallel()
+	p := dead(t)
+	o := p.options()
+	o.Objects = &careless{o.Objects}
+	if _, err := failover.Takeover(t.Context(), o); !errors.Is(err, store.ErrNoConditionalWrites) || exitOf(err) != 15 {
+		t.Errorf("exit %d, %v", exitOf(err), err)
+	}
+	if _, err := failover.Takeover(t.Context(), p.options()); err != nil {
+		t.Fatal(err)
+	}
+	p.checkStored()
+}
+
+// careless is a store that overwrites whatever there is.
+type careless struct{ store.Store }
+
+func (s *careless) PutIfAbsent(ctx context.Context, key string, body []byte) (store.Version, error) {
+	if err := s.Store.Delete(ctx, []string{key}); err != nil {
+		return "", err
+	}
+	return s.Store.PutIfAbsent(ctx, key, body)
+}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -205,7 +206,11 @@ type troubled struct {
 	failed   func()
 }
 
-func (s *troubled) ask() error {
+// ask counts a request about the log; the probes are others.
+func (s *troubled) ask(key string) error {
+	if strings.HasPrefix(key, "probe/") {
+		return nil
+	}
 	if n := s.requests.Add(1); n < s.from || n >= s.to {
 		return nil
 	}
@@ -216,21 +221,21 @@ func (s *troubled) ask() error {
 }
 
 func (s *troubled) PutIfAbsent(ctx context.Context, key string, body []byte) (store.Version, error) {
-	if err := s.ask(); err != nil {
+	if err := s.ask(key); err != nil {
 		return "", err
 	}
 	return s.Store.PutIfAbsent(ctx, key, body)
 }
 
 func (s *troubled) PutIfMatch(ctx context.Context, key string, body []byte, old store.Version) (store.Version, error) {
-	if err := s.ask(); err != nil {
+	if err := s.ask(key); err != nil {
 		return "", err
 	}
 	return s.Store.PutIfMatch(ctx, key, body, old)
 }
 
 func (s *troubled) Get(ctx context.Context, key string) ([]byte, store.Version, error) {
-	if err := s.ask(); err != nil {
+	if err := s.ask(key); err != nil {
 		return nil, "", err
 	}
 	return s.Store.Get(ctx, key)
