@@ -16,8 +16,8 @@ import (
 func TestASignalDuringTheStartIsNotLost(t *testing.T) {
 	dir := t.TempDir()
 	s, err := settings.LoadFlags(map[string]string{
-		"WALSIDECAR_WAL": filepath.Join(dir, "wal"), "WALSIDECAR_WAL_SIZE": "32MiB", "WALSIDECAR_STORE": "none",
-		"WALSIDECAR_SOCKET": filepath.Join(dir, "s"), "WALSIDECAR_ADMIN": "off", "WALSIDECAR_MEMORY": "128MiB",
+		"wal": filepath.Join(dir, "wal"), "wal-size": "32MiB", "store": "none",
+		"socket": filepath.Join(dir, "s"), "admin": "off", "memory": "128MiB",
 	})
 	if err != nil {
 		t.Fatal(err)
