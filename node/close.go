@@ -17,7 +17,7 @@ const stopPatience = 2 * time.Second
 
 // closing is a shutdown under way, in the loop.
 type closing struct {
-	done   chan struct{} // closed when the clean superblock is in force; nil: only drain
+	done   chan error // hears that the clean superblock is in force, or why it never will be; nil: only drain
 	sealed bool
 	clean  bool // the clean superblock was asked for
 	told   bool
@@ -66,10 +66,10 @@ var errBusy = errors.New("busy")
 func (n *Node) Close(ctx context.Context) error {
 	err := n.Drain(ctx)
 	if err == nil {
-		clean := make(chan struct{})
+		clean := make(chan error, 1)
 		n.inbox.addCall(func() { n.loop.closing.done = clean })
 		select {
-		case <-clean:
+		case err = <-clean:
 		case <-ctx.Done():
 			err = fmt.Errorf("the log was not closed cleanly: %w", ctx.Err())
 		}
@@ -115,6 +115,11 @@ func (n *Node) finished() bool {
 	if c == nil || c.done == nil || c.told {
 		return false
 	}
+	if err := n.wal.Err(); err != nil {
+		c.told = true
+		c.done <- err
+		return false
+	}
 	if !c.sealed {
 		c.sealed = true
 		n.wal.Seal(l.nowNS)
@@ -129,9 +134,9 @@ func (n *Node) finished() bool {
 		if offset, b, ok := n.wal.NextSuperblock(l.nowNS); ok {
 			l.superBusy = true
 			n.super <- superblockJob{offset: offset, bytes: b}
-		} else if n.wal.SuperblockInForce() || n.wal.Err() != nil {
+		} else if n.wal.SuperblockInForce() {
 			c.told = true
-			close(c.done)
+			c.done <- nil
 		}
 	}
 	return false

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,5 +98,48 @@ func TestP6_AStartThatLosesItsFenceEnds(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("it never ended")
+	}
+}
+
+// Several epochs may jump from one place, each further, with nothing written in between:
+// uploads go on behind the last of them.
+func TestUploadsGoOnWhereEpochsJumpedFromOnePlace(t *testing.T) {
+	var frozen atomic.Bool
+	s := newStoreRig(t, func(c simstore.Call) simstore.Fault {
+		if c.Op == simstore.Put && frozen.Load() {
+			return simstore.Unavailable
+		}
+		return simstore.None
+	})
+	frozen.Store(true)
+	d := s.dial()
+	id := d.create("s").ID
+	d.append(id, []byte("one"))
+	s.close()
+	s.cfg.StallAfter, s.cfg.seams.oldWindow = time.Second, time.Millisecond
+	s.cfg.Fencing.AcceptVolatile = true
+	target := s.reserved(simfence.Config{Transport: fence.SCSI, Volatile: true})
+	jump := func() {
+		t.Helper()
+		target.Reset()
+		s.open()
+		if !s.node.hold.outcome.Jump {
+			t.Fatalf("no jump: %s", s.node.hold.outcome.Why)
+		}
+	}
+	jump() // writes a checkpoint
+	s.close()
+	jump() // need not
+	frozen.Store(false)
+	eventually(t, "all is uploaded", func() bool { return s.manifest().Uploaded > 0 && s.node.Status().Uploads.LagBytes == 0 })
+	s.close()
+	jump()
+	defer s.close()
+	d = s.dial()
+	d.append(id, []byte("two"))
+	eventually(t, "the second record is uploaded", func() bool { return s.node.Status().Uploads.LagBytes == 0 })
+	records, gaps := d.readAll(id, 0)
+	if len(records) != 2 || len(gaps) != 0 {
+		t.Fatalf("%d records, gaps %v", len(records), gaps)
 	}
 }

@@ -310,3 +310,20 @@ func TestLateWritesAreWaitedFor(t *testing.T) {
 		t.Fatalf("the same kernel's owner is gone with its process: waited %v, jump %v", out.Waited, out.Jump)
 	}
 }
+
+// A log whose last superblock cannot be written was not closed in order, and says so.
+func TestP10_ACloseThatFailsSaysSo(t *testing.T) {
+	r := newRig(t)
+	d := r.dial()
+	d.append(d.create("s").ID, []byte("one"))
+	time.Sleep(2 * SealAfter)
+	if err := r.node.Drain(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	r.dev.set(nil, func(int) error { return fmt.Errorf("%w: %w", device.ErrWrite, broken) })
+	r.host.Close()
+	if err := r.node.Close(context.Background()); !errors.Is(err, broken) {
+		t.Fatalf("closed with: %v", err)
+	}
+}
