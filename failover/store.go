@@ -31,16 +31,15 @@ func takesWrites(ctx context.Context, o *Options) error {
 	})
 }
 
-// proveStore proves in the background that the store honours conditional writes; the result
-// comes once.
-func proveStore(ctx context.Context, o *Options) <-chan error {
-	done := make(chan error, 1)
+// proveStore proves in the background that the store honours conditional writes; proved waits
+// for the result, once.
+func proveStore(ctx context.Context, o *Options) (proved func() error) {
 	if o.Objects == nil {
-		done <- nil
-		return done
+		return func() error { return nil }
 	}
+	done := make(chan error, 1)
 	go func() { done <- patiently(ctx, o, func() error { return store.Probe(ctx, o.Objects) }) }()
-	return done
+	return func() error { return <-done }
 }
 
 // patiently does it again while the store does not answer, until ctx ends.

@@ -141,16 +141,15 @@ func Adopt(ctx context.Context, o Options) (*node.Node, *Report, error) {
 	}
 	lookedAt := node.Lap{Step: "look", Seconds: time.Since(began).Seconds()}
 	proving, cancel := context.WithCancel(ctx)
+	defer cancel()
 	proved := proveStore(proving, &o)
 	n, err := node.Open(ctx, o.config(id))
 	if err != nil {
 		cancel()
-		_ = <-proved // it removes what it has put
+		_ = proved() // it removes what it has put
 		return nil, nil, overtaken(err)
 	}
-	err = <-proved
-	cancel()
-	if err != nil {
+	if err := proved(); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("log %s was taken over and cannot be uploaded: %w", o.Device, err), n.Abandon())
 	}
 	r := report(&o, id, n)

@@ -8,7 +8,7 @@ import (
 	"github.com/walsidecar/walsidecar/uds"
 )
 
-// openDoors makes the sockets; clients can connect, and wait until serveDoors. budget is
+// openDoors makes the sockets, that of control among them; clients can connect, and wait until serveDoors. budget is
 // that of the sessions.
 func (p *process) openDoors(budget *session.Budget) error {
 	access, err := uds.OwnAccess()
@@ -24,7 +24,10 @@ func (p *process) openDoors(budget *session.Budget) error {
 		access.GIDs = append(access.GIDs, allow.GIDs...)
 	}
 	p.door, err = uds.Listen(uds.Options{Path: string(p.Settings.Socket), Mode: mode, Access: access, Host: p.host, Logger: p.Log})
-	if err != nil || p.Settings.HTTP.Off() {
+	if err != nil {
+		return err
+	}
+	if err := p.openControl(); err != nil || p.Settings.HTTP.Off() {
 		return err
 	}
 	p.http, err = httpapi.Listen(httpapi.Options{Path: string(p.Settings.HTTP), Mode: mode, Access: access, Host: p.host, Budget: budget, Logger: p.Log})

@@ -162,9 +162,6 @@ func (p *process) open(ctx context.Context) error {
 	if err := p.openDoors(budget); err != nil {
 		return err
 	}
-	if err := p.openControl(); err != nil {
-		return err
-	}
 	if err := p.openAdmin(); err != nil {
 		return err
 	}
