@@ -43,7 +43,11 @@ func (n *Node) Upload(ctx context.Context, tell func(Lag)) error {
 		}
 		if tell != nil && time.Since(told) >= tellEvery {
 			told = time.Now()
-			tell(Lag{Bytes: lag, Problem: u.State().Retrying})
+			state := u.State()
+			if state.Upkeep {
+				state.Retrying = nil
+			}
+			tell(Lag{Bytes: lag, Problem: state.Retrying})
 		}
 		select {
 		case <-poll.C:

@@ -303,7 +303,7 @@ func (n *Node) uploadsFree() bool {
 		return false
 	}
 	state := u.uploader.State()
-	return state.Fenced == nil && (state.Retrying == nil || time.Since(state.Since) < outagePatience)
+	return state.Fenced == nil && (state.Retrying == nil || state.Upkeep || time.Since(state.Since) < outagePatience)
 }
 
 // explainStore says why a full log with a store does not get any emptier.
@@ -311,7 +311,7 @@ func (n *Node) explainStore() string {
 	if n.uploads == nil {
 		return fmt.Sprintf("the sidecar runs without its store (--without-store), so nothing leaves the log: start it with the store %s, or use a larger log", n.cfg.Store)
 	}
-	if state := n.uploads.uploader.State(); state.Retrying != nil {
+	if state := n.uploads.uploader.State(); state.Retrying != nil && !state.Upkeep {
 		return fmt.Sprintf("nothing leaves the log since %s, and it goes on by itself once the store %s works again: %v",
 			state.Since.UTC().Format(time.RFC3339), n.cfg.Store, state.Retrying)
 	}
@@ -395,6 +395,8 @@ func (n *Node) uploadStatus() *StatusUploads {
 	switch {
 	case state.Fenced != nil:
 		s.State, s.Problem = UploadsFenced, state.Fenced.Error()
+	case state.Upkeep:
+		s.Problem = state.Retrying.Error()
 	case state.Retrying != nil:
 		s.State, s.Problem = UploadsRetrying, state.Retrying.Error()
 	case state.Problem != nil:

@@ -414,30 +414,45 @@ func (c *Core) WakeAt(now Instant) int64 {
 
 // retries is how things fail, and how long to wait after that.
 type retries struct {
+	uploads, upkeep trouble // upkeep's keeps no record from the store
+	reads           int
+	count           uint64
+}
+
+// trouble is the newest thing of its kind that fails.
+type trouble struct {
 	err     error // nil: all is well
 	what    string
 	sinceNS int64
-	reads   int
-	count   uint64
+}
+
+func (r *retries) of(what string) *trouble {
+	switch what {
+	case whatRead, whatBuild, whatPut, whatCommit, whatState:
+		return &r.uploads
+	}
+	return &r.upkeep
 }
 
 func (r *retries) failed(now Instant, what string, err error) {
-	if r.err == nil {
-		r.sinceNS = now.NS
+	t := r.of(what)
+	if t.err == nil {
+		t.sinceNS = now.NS
 	}
-	r.what, r.err = what, fmt.Errorf("%s: %w", what, err)
+	t.what, t.err = what, fmt.Errorf("%s: %w", what, err)
 	r.count++
 }
 
 func (r *retries) worked(what string) {
-	if r.what == what {
-		r.err = nil
+	if t := r.of(what); t.what == what {
+		t.err = nil
 	}
 }
 
-// uploadsFail reports whether the newest trouble is one of uploads.
+// uploadsFail reports whether the store takes no uploads.
 func (r *retries) uploadsFail() bool {
-	return r.err != nil && (r.what == whatPut || r.what == whatCommit)
+	t := &r.uploads
+	return t.err != nil && (t.what == whatPut || t.what == whatCommit)
 }
 
 // What is tried again, as errors and states call it.

@@ -75,6 +75,9 @@ type Health struct {
 	// Since is since when nothing of its kind has worked.
 	Retrying error
 	Since    time.Time
+	// Upkeep says that it is compaction or a delete of what nothing names any more: uploads
+	// go on.
+	Upkeep bool
 	// Problem is what compaction found wrong with an object; `walsidecar verify` tells more.
 	Problem error
 }
@@ -327,9 +330,13 @@ func (u *Uploader) show(now Instant) {
 	case c.waiting:
 		since = c.sinceNS
 	}
-	state := Health{Fenced: c.fenced, Retrying: c.retries.err, Problem: c.upkeep.problem}
-	if state.Retrying != nil {
-		state.Since = time.Now().Add(-time.Duration(now.NS - c.retries.sinceNS))
+	state := Health{Fenced: c.fenced, Problem: c.upkeep.problem}
+	t := &c.retries.uploads
+	if t.err == nil {
+		t, state.Upkeep = &c.retries.upkeep, c.retries.upkeep.err != nil
+	}
+	if state.Retrying = t.err; t.err != nil {
+		state.Since = time.Now().Add(-time.Duration(now.NS - t.sinceNS))
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -309,7 +309,7 @@ func (w *uploadWorld) drive() {
 	}
 	c := w.owners[len(w.owners)-1].core
 	w.t.Fatalf("the uploader does not come to an end: %s; %d changes, %d in force, job %v, %d doomed, %d groups waiting, held %d, durable %d, readTo %d, retries %v, counters %+v",
-		w, c.changes, c.said, c.upkeep.job, len(c.m.Doomed), len(c.groups), c.held, c.durable, c.readTo, c.retries.err, c.counters)
+		w, c.changes, c.said, c.upkeep.job, len(c.m.Doomed), len(c.groups), c.held, c.durable, c.readTo, c.retries.uploads.err, c.counters)
 }
 
 // pass lets time pass: to where somebody wants to be woken, or frames become durable. An
