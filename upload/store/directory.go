@@ -28,6 +28,7 @@ import (
 // durable before they are linked), `.g-NAME` the generations of NAME.
 type directory struct {
 	root     string
+	inode    uint64 // of root. Not its device: that of a filesystem may change with every mount
 	counters *Counters
 	tidied   sync.Once
 }
@@ -61,8 +62,20 @@ func openDirectory(root string, o Options) (*directory, error) {
 	if err != nil {
 		return nil, d.fail("open", "", err)
 	}
+	d.inode = inodeOf(info)
 	return d, nil
 }
+
+func inodeOf(info fs.FileInfo) uint64 {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return stat.Ino
+	}
+	return 0
+}
+
+// errOtherDirectory is what a filesystem leaves behind that was unmounted: objects that were
+// put there would be gone with the next mount.
+var errOtherDirectory = errors.New("the directory is another one than at the start: is its filesystem mounted?")
 
 // String is the directory's absolute path.
 func (d *directory) String() string { return d.root }
@@ -229,6 +242,9 @@ func (d *directory) begin(ctx context.Context, op, key string, counted Operation
 	}
 	if err := ctx.Err(); err != nil {
 		return "", &Error{Op: op, Store: d.root, Key: key, Kind: ErrUnavailable, Cause: err}
+	}
+	if info, err := os.Stat(d.root); err == nil && inodeOf(info) != d.inode {
+		return "", d.fail(op, key, errOtherDirectory)
 	}
 	if counted == OpPut {
 		d.tidied.Do(d.removeTemporary) // not at the start: who only reads changes nothing

@@ -247,3 +247,37 @@ func countUp(t *testing.T, dir string) {
 		}
 	}
 }
+
+// Where a filesystem was unmounted below a running sidecar an empty directory appears. What
+// would be put there would be gone with the next mount, after a manifest named it.
+func TestP5_AnotherDirectoryIsNotTheStore(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "mounted")
+	s, err := store.Open(t.Context(), root, store.Options{CreateDirectory: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(root, root+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.PutIfAbsent(t.Context(), "a/b", []byte("x")); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a put: %v", err)
+	}
+	if _, _, err := s.Get(t.Context(), "a/b"); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a get: %v", err)
+	}
+	if left, err := os.ReadDir(root); err != nil || len(left) != 0 {
+		t.Errorf("it holds %v (%v)", left, err)
+	}
+	if err := os.Remove(root); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(root+".away", root); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.PutIfAbsent(t.Context(), "a/b", []byte("x")); err != nil {
+		t.Errorf("mounted again: %v", err)
+	}
+}
