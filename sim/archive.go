@@ -38,14 +38,20 @@ func (o *archiveOracle) uploaded() uint64 {
 // inStore is the offset behind the last record of the stream that is in the store.
 func (o *archiveOracle) inStore(id stream.ID) uint64 { return o.next[place{stream: id}] }
 
-// olderSnapshot reports whether the manifest's owner came after the log that was put
-// back, or holds more, so that a start had to be refused.
-func (o *archiveOracle) olderSnapshot() bool {
-	if o.w.profile.kind != Restored {
+// mayRefuse reports whether a start of a log that was put back to an older snapshot had
+// to be refused: the manifest's owner came after it, or the store holds more.
+func (o *archiveOracle) mayRefuse(h *host, err error) bool {
+	w := o.w
+	sbs, failed := ringwal.ReadSuperblocks(w.disk.Open("oracle"))
+	if w.profile.kind != Restored || failed != nil {
 		return false
 	}
-	sbs, err := ringwal.ReadSuperblocks(o.w.disk.Open("oracle"))
-	return err == nil && (o.uploaded() > o.w.oracle.ackedEnd() || o.m.Epoch > sbs.Newest.Epoch || o.m.Epoch == sbs.Newest.Epoch && o.m.Incarnation != sbs.Newest.Incarnation)
+	if errors.Is(err, upload.ErrFenced) { // only where the owner came while it started
+		return h.seen == nil || h.seen.Epoch < o.m.Epoch
+	}
+	newest := sbs.Newest
+	return errors.Is(err, upload.ErrOlderSnapshot) &&
+		(o.uploaded() > w.oracle.ackedEnd() || o.m.Epoch > newest.Epoch || o.m.Epoch == newest.Epoch && o.m.Incarnation != newest.Incarnation)
 }
 
 // claimed notes that a claim has returned: from now on no older owner changes the

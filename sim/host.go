@@ -34,9 +34,10 @@ type host struct {
 	buffers   *buffers
 	tail      *readcache.Tail // with a real reader alone
 	reader    *reader.Reader
-	archive   *upload.Archive // nil: no store
-	peer      *peer           // nil: a world of one machine
-	uploads   *uploads        // nil: no store, or not claimed yet
+	archive   *upload.Archive  // nil: no store
+	peer      *peer            // nil: a world of one machine
+	uploads   *uploads         // nil: no store, or not claimed yet
+	seen      *upload.Manifest // when it started; nil: none
 
 	published uint64    // directory and index know the log up to here
 	flights   []*flight // frames on their way, in log order
@@ -201,7 +202,7 @@ func (w *World) startFailed(h *host, err error, hits int) {
 		w.buried(h)
 		return
 	}
-	if (errors.Is(err, upload.ErrOlderSnapshot) || errors.Is(err, upload.ErrFenced)) && w.bucket.archive.olderSnapshot() {
+	if w.bucket != nil && w.bucket.archive.mayRefuse(h, err) {
 		_ = h.view.Close()
 		h.close()
 		w.over = true

@@ -152,7 +152,7 @@ func (f *fleet) event() {
 	if w.chance(p.takeover) {
 		f.launch()
 	}
-	if h := w.host; h != nil && !h.peer.paused && len(h.flights) == 0 && h.super == nil && len(f.takers) == 0 && w.chance(0.005) {
+	if h := w.host; h != nil && !h.peer.paused && len(h.flights) == 0 && h.super == nil && len(f.takers) == 0 && w.chance(p.idle) {
 		w.pass(w.rng.Int64N(2 * landsWithin)) // a long time without anything
 	}
 	live := f.processes()

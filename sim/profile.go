@@ -68,7 +68,7 @@ type profile struct {
 
 	// With several machines:
 	abort, abortHangs, volatile bool    // what the target can do
-	takeover, pause             float64 // per step
+	takeover, pause, idle       float64 // per step; a long time without anything
 
 	// What the rules do not cover: the first superblock write of a start that nobody saw,
 	// those of an owner before the last one, land within T and not before a start writes there.
@@ -198,7 +198,7 @@ func (p *profile) drawPeers(rng *rand.Rand, kind Kind) {
 	p.crash = 0.004 * rng.Float64()
 	p.startCrash = 0.04 * rng.Float64() * rng.Float64()
 	p.shutdown = 0.001 * rng.Float64()
-	p.lateness = 60 << rng.IntN(6)
+	p.lateness, p.idle = 60<<rng.IntN(6), 0.005
 	p.steps, p.appends, p.creates, p.request = 2*p.steps, 60, 8, 60
 	// Room for the windows that are jumped over, and held back.
 	g.CapacityBytes = max(g.CapacityBytes, 16*g.WindowBytes+16*(g.CheckpointMaxBytes+uint64(g.MaxFrameBytes)))
@@ -209,7 +209,7 @@ func (p *profile) drawPeers(rng *rand.Rand, kind Kind) {
 		g.CapacityBytes = (g.SystemReserveBytes()*16/15 + 2*g.WindowBytes + 8192*(8+rng.Uint64N(16))) / 4096 * 4096
 		p.inFlight, p.superblock, p.maintain, p.names, p.power = 8, 30, 30, 2, 1
 		p.trimmer, p.trims, p.small, p.medium, p.large, p.creates = true, 20, 10, 20, 60, 10
-		p.takeover, p.crash, p.startCrash, p.lateness = 0.002, 0.001, 0.002, 20_000
+		p.takeover, p.crash, p.startCrash, p.lateness, p.idle = 0.001, 0.0015, 0.002, 2000, 0.0005
 	}
 	p.origin = drawOrigin(rng, *g)
 	p.reader = false

@@ -40,6 +40,7 @@ func (h *host) readManifest() (*upload.Manifest, error) {
 	case err != nil:
 		return nil, h.storeError(err)
 	}
+	h.seen = m
 	return m, nil
 }
 
