@@ -137,6 +137,7 @@ func (n *Node) claim(ctx context.Context, end uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.storePatience())
 	defer cancel()
 	sb := n.wal.Superblock()
+	n.warnOfOtherStore(sb)
 	claimed, err := upload.Claim(ctx, n.cfg.Objects, upload.Claimant{
 		Log: sb.UUID, Node: sb.Node, Epoch: sb.Epoch, Incarnation: sb.Incarnation, Trim: n.wal.Trim(), End: end,
 	})
@@ -159,6 +160,19 @@ func (n *Node) claim(ctx context.Context, end uint64) error {
 		Logger: n.log,
 	})
 	return nil
+}
+
+// warnOfOtherStore tells of records that left the log and are not in this store: they went
+// to another one, or the application trimmed them while the log had none.
+func (n *Node) warnOfOtherStore(sb *ringwal.Superblock) {
+	from := sb.Origin
+	if m := n.uploads.manifest; m != nil {
+		from = m.Uploaded
+	}
+	if sb.Trim > from {
+		n.log.Warn("records have left the log and are not in this store: is it the one that the log was served with? What is not there is given up for good in what this store says of the log",
+			"store", n.cfg.Store, "from_position", from, "to_position", sb.Trim)
+	}
 }
 
 // openArchive makes the read side, before the claim: nothing is read from it until then.

@@ -327,3 +327,44 @@ func TestStartWithoutAnAnswer(t *testing.T) {
 	}
 	s.close()
 }
+
+// A store that lacks what the log has trimmed is told of before the log is given to it.
+func TestAnotherStoreIsToldOf(t *testing.T) {
+	s := newStoreRig(t, nil)
+	d := s.dial()
+	id := d.create("s").ID
+	eventually(t, "the log is trimmed", func() bool {
+		d.append(id, bytes.Repeat([]byte{7}, 256<<10))
+		return s.node.Status().TrimPosition > 0
+	})
+	told := &listening{Handler: slog.DiscardHandler, to: "not in this store"}
+	s.cfg.Log = slog.New(told)
+	s.close()
+	s.open()
+	if told.heard.Load() {
+		t.Error("it says so of its own store")
+	}
+	s.close()
+	s.cfg.Objects = &simstore.Store{Now: time.Now}
+	s.open()
+	if !told.heard.Load() {
+		t.Error("nothing was said")
+	}
+	s.close()
+}
+
+// listening notes that a message was logged that contains to.
+type listening struct {
+	slog.Handler
+	to    string
+	heard atomic.Bool
+}
+
+func (l *listening) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *listening) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, l.to) {
+		l.heard.Store(true)
+	}
+	return nil
+}
