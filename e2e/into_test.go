@@ -134,6 +134,7 @@ func (h *host) leadTo(other *host) {
 // A sidecar that ends closes what it has adopted; one that is killed leaves two logs to be
 // recovered, each to whoever comes.
 func TestP2_AnAdoptingSidecarEnds(t *testing.T) {
+	t.Parallel()
 	peer, s := newStoreHost(t), survivor(t)
 	p := peer.serve()
 	peer.pipe(numbers(0, 100), "append", "orders").ok(t)
@@ -164,6 +165,7 @@ func TestP2_AnAdoptingSidecarEnds(t *testing.T) {
 // An adopted log that is fenced ends alone: its clients hear of it, and those of the
 // sidecar's own log do not.
 func TestP6_AnAdoptedLogIsTakenAway(t *testing.T) {
+	t.Parallel()
 	l := newLoopPair(t)
 	s := survivor(t)
 	s.set("LINGER=50ms")
@@ -203,6 +205,7 @@ func TestP6_AnAdoptedLogIsTakenAway(t *testing.T) {
 }
 
 func TestAStandbyTakesOverIntoASidecar(t *testing.T) {
+	t.Parallel()
 	peer, s := newStoreHost(t), survivor(t)
 	p := peer.serve()
 	peer.pipe(numbers(0, 100), "append", "orders").ok(t)

@@ -72,6 +72,7 @@ func TestP2_TakeoverAfterKillNineUnderLoadOnAFile(t *testing.T) {
 
 // The device is named by the argument alone, and what may be refused is, by name.
 func TestTakeoverRefusals(t *testing.T) {
+	t.Parallel()
 	h := newStoreHost(t)
 	p := h.serve()
 	h.must("append", "orders", "one")
@@ -151,6 +152,7 @@ func TestAnInterruptedTakeoverIsRepeated(t *testing.T) {
 // Without reservations, what keeps the former owner out is that it was detached; the
 // operator says so, and signs of life are looked for all the same.
 func TestP6_TakeoverOfADeviceThatWasDetached(t *testing.T) {
+	t.Parallel()
 	random := seeded(t)
 	l := newLoopPair(t)
 	p := l.a.serve()
@@ -180,6 +182,7 @@ func TestP6_TakeoverOfADeviceThatWasDetached(t *testing.T) {
 // An owner that was not detached, whatever was said, is fenced by the manifest: it changes
 // nothing in the store, and ends with its next upload.
 func TestP6_AZombieIsFencedByTheManifest(t *testing.T) {
+	t.Parallel()
 	l := newLoopPair(t)
 	l.a.set("LINGER=50ms")
 	p := l.a.serve()
@@ -201,6 +204,7 @@ func TestP6_AZombieIsFencedByTheManifest(t *testing.T) {
 }
 
 func TestStandbyTakesOverWhoeverFallsSilent(t *testing.T) {
+	t.Parallel()
 	h := newStoreHost(t)
 	h.run("standby").fails(t, 2, "requires at least 1 arg")
 	h.run("standby", h.path("wal"), "--force").fails(t, 2, "--on-exec")
@@ -246,6 +250,7 @@ func TestStandbyTakesOverWhoeverFallsSilent(t *testing.T) {
 // P12: however often a takeover of a full log dies behind its superblock, jumping a window
 // each time, the next one finds room.
 func TestP12_TakeoversOfAFullLogThatDie(t *testing.T) {
+	t.Parallel()
 	l := newLoopPair(t)
 	p := l.a.serve()
 	l.a.must("append", "orders", "one")
