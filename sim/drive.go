@@ -171,6 +171,9 @@ func (h *host) finish() {
 		h.getsThrough("a frame", f.err)
 	case f.err == nil:
 		h.w.oracle.finished(f.record)
+		if h.w.fleet != nil {
+			h.w.fleet.landOnto(f.write)
+		}
 	}
 }
 

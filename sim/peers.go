@@ -313,6 +313,19 @@ func (f *fleet) landSlots(offset int64) {
 	}
 }
 
+// landOnto lets late writes land where one has just been written: the worst time for it.
+func (f *fleet) landOnto(written *simdev.Write) {
+	w := f.w
+	from, to := written.Offset(), written.Offset()+int64(written.Length())
+	for _, h := range slices.Clone(w.former) {
+		for _, write := range h.view.InFlight() {
+			if write.Offset() < to && from < write.Offset()+int64(write.Length()) && w.chance(0.5) {
+				w.land(h, write)
+			}
+		}
+	}
+}
+
 func (f *fleet) landOne(h *host, write *simdev.Write) {
 	for _, fl := range h.flights {
 		if fl.write == write && !fl.ended && !h.port.dead {
