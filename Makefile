@@ -9,7 +9,7 @@ LDFLAGS  := -s -w -X github.com/walsidecar/walsidecar/sidecar.Version=$(VERSION)
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: run build test check lint race mutations fuzz soak arm64 prlab bench s3 help
+.PHONY: run build test check lint race mutations model model-full fuzz soak arm64 prlab bench s3 help
 
 run: build ## build, start the sidecar, append and read back a first record; stop with Ctrl-C
 	@tools/first-run $(BIN)
@@ -32,6 +32,12 @@ race: ## the rooms with goroutines, under the race detector
 
 mutations: ## plant one bug after the other and see the simulator find it (minutes)
 	WALSIDECAR_MUTATIONS=1 $(GO) test -count=1 -timeout 60m -v -run '^Test(PlantedBugsAreFound|VariantsKeepThePromises)$$' ./sim
+
+model: ## check the models of recovery, takeover and manifest (docs/model) with Spin, small bounds
+	docs/model/check.sh small
+
+model-full: ## the same models with large bounds: minutes, and 4 GB of memory
+	docs/model/check.sh full
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	tools/fuzz $(or $(FUZZTIME),10s)
