@@ -129,6 +129,8 @@ func Plan(s Situation) Step {
 		return Step{Action: ActRegister}
 	case st.Type == NoReservation:
 		return Step{Action: ActReserve}
+	case st.Holder.Node() != s.Me.Node(): // even where this attachment holds it
+		return refuse(fmt.Errorf("%w: key %s is another node's; `walsidecar fence status` shows it", ErrForeign, st.Holder))
 	case s.NotHere != st.Holder:
 		return Step{Action: ActReplace, Key: st.Holder}
 	}
@@ -175,8 +177,6 @@ func takeFromAnother(s Situation) Step {
 	holder := s.Status.Holder
 	closed := s.Owner.Clean && s.Owner.Key == holder
 	switch {
-	case holder.Node() != s.Me.Node():
-		return refuse(fmt.Errorf("%w: key %s is another node's; `walsidecar fence status` shows it", ErrForeign, holder))
 	case s.Preempted != 0 && s.Preempted != holder:
 		return refuse(fmt.Errorf("%w: key %s took the device from %s first", ErrLostRace, holder, s.Preempted))
 	case s.Take == TakeNever:

@@ -126,7 +126,7 @@ func TestForesee(t *testing.T) {
 		{"a restart after a reboot", base(held(ownerKey)), true, "replace wait done"},
 		{"an ordinary restart", with(base(held(ownerKey)), func(s *Situation) { s.Owner.Boot = here }), true, "replace done"},
 		{"after a reset", base(free()), false, "watch register reserve wait done"},
-		{"another node's", base(held(foreign)), false, "replace refuse"},
+		{"another node's", base(held(foreign)), false, "refuse"},
 		{"attach", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere)}, false, "watch wait done"},
 		{"a file", Situation{Mode: ModeLock}, false, "done"},
 	} {
@@ -155,6 +155,7 @@ func TestPlanRefusesByName(t *testing.T) {
 		{"all registrants hold", base(allRegistrants), ErrForeign},
 		{"another node's key", with(base(held(foreign)), func(s *Situation) { s.NotHere = foreign }), ErrForeign},
 		{"another node's key, by force", with(base(held(foreign)), func(s *Situation) { s.NotHere, s.Take = foreign, TakeForced }), ErrForeign},
+		{"another node's key, held by this attachment", base(held(foreign)), ErrForeign},
 		{"held elsewhere and never to be taken", with(base(held(ownerKey)), func(s *Situation) { s.NotHere, s.Take = ownerKey, TakeNever }), ErrHeld},
 		{"another preempted the victim first", with(base(held(rival, mine)), func(s *Situation) { s.NotHere, s.Quiet, s.Preempted = rival, ownerKey, ownerKey }), ErrLostRace},
 		{"preempted while it waits", with(base(held(rival)), func(s *Situation) { s.Held, s.MustWait = true, true }), ErrLostRace},

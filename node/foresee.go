@@ -113,7 +113,7 @@ func (n *Node) foreseeUpload(f *Forecast, sb *ringwal.Superblock, state *recover
 	if u == nil {
 		return nil
 	}
-	if err := u.checkManifest(sb, state.recovery.End); err != nil {
+	if err := n.checkManifest(sb, state.recovery.End); err != nil {
 		return err
 	}
 	from := sb.Trim

@@ -9,6 +9,7 @@ package node
 
 import (
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,8 @@ var (
 	ErrNotOurs error = &wire.Error{Code: wire.CodeNotOurDevice, Message: "not our device"}
 	// ErrNoLog says that there is no log and that none may be made without being asked.
 	ErrNoLog error = &wire.Error{Code: wire.CodeNotOurDevice, Message: "no log there"}
+	// ErrOtherStore says that the store lacks what the log has let go.
+	ErrOtherStore error = &wire.Error{Code: wire.CodeStoreUnavailable, Message: "not the store of this log"}
 	// ErrDraining refuses what comes while the log shuts down.
 	ErrDraining error = &wire.Error{Code: wire.CodeDraining, Message: "the sidecar is shutting down"}
 )
@@ -66,15 +69,20 @@ type Config struct {
 	Objects   store.Store // where records go; nil: nowhere. With a Store that is not StoreNone nothing then leaves the log
 	// StorePatience is how long a start waits for a store that does not answer; 0: a minute.
 	StorePatience time.Duration
-	Linger        time.Duration // how long records wait for company on their way to the store; 0: the default
-	Retention     upload.Retention
-	StallAfter    time.Duration // L; 0: as in the superblock
-	Fencing       Fencing
-	MemoryBytes   int64          // budget of the process; the hot tail takes a quarter
-	Profile       device.Profile // makes the device as slow as a cloud volume
-	SlowAfter     time.Duration  // appends that take longer are logged with their stages; 0: never
-	Server        string         // name and version, for Welcome
-	Log           *slog.Logger
+	// StoreStartsHere serves a log with a store that lacks what the log has let go.
+	StoreStartsHere bool
+	// Proved, unless nil, waits for the proof that the store honours conditional writes; it
+	// is called before the first of them.
+	Proved      func() error
+	Linger      time.Duration // how long records wait for company on their way to the store; 0: the default
+	Retention   upload.Retention
+	StallAfter  time.Duration // L; 0: as in the superblock
+	Fencing     Fencing
+	MemoryBytes int64          // budget of the process; the hot tail takes a quarter
+	Profile     device.Profile // makes the device as slow as a cloud volume
+	SlowAfter   time.Duration  // appends that take longer are logged with their stages; 0: never
+	Server      string         // name and version, for Welcome
+	Log         *slog.Logger
 
 	seams seams
 }
@@ -122,6 +130,7 @@ type Node struct {
 	draining atomic.Bool
 	refusing atomic.Pointer[wire.Error] // why the log takes nothing more
 	snapshot atomic.Pointer[Status]
+	ended    sync.Mutex // of what was the loop's, once that has ended
 }
 
 // start is what the start routine found and did.

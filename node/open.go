@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/readcache"
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
@@ -283,7 +284,7 @@ func damage(f *ringwal.FrameView, err error) error {
 // startEpoch draws the new epoch and builds the running log; it writes nothing.
 func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 	epoch := sbs.MaxEpoch
-	if err := n.uploads.checkManifest(sbs.Newest, state.recovery.End); err != nil {
+	if err := n.checkManifest(sbs.Newest, state.recovery.End); err != nil {
 		return err
 	}
 	if u := n.uploads; u != nil && u.manifest != nil {
@@ -310,7 +311,7 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 		Device: n.dev, Tail: tail, Superblock: n.wal.Superblock(), Directory: stream.NewDirectory(state.table),
 		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(), Archive: n.archive(), ColdBytes: n.cfg.MemoryBytes * coldReadShare / 32, Joins: n.joins(),
 	})
-	n.holdOldWindow()
+	n.holdOldWindow(state.recovery)
 	n.fillWelcome(n.wal.Superblock())
 	return nil
 }
@@ -326,6 +327,14 @@ func (n *Node) tailBytes(g ringwal.Geometry) int {
 // its first checkpoint, then, for a new log, the superblock that says so. Only then may
 // doors open.
 func (n *Node) firstWrites(ctx context.Context, state *recovered) error {
+	if err := fence.Check(n.hold.fence, n.hold.key); err != nil { // recovery may have taken long
+		return err
+	}
+	if n.uploads != nil && n.cfg.Proved != nil {
+		if err := n.cfg.Proved(); err != nil {
+			return err
+		}
+	}
 	if err := n.writeSuperblocks(); err != nil {
 		return err
 	}

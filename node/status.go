@@ -93,7 +93,9 @@ func (n *Node) Status() *Status {
 	case s := <-answer:
 		n.snapshot.Store(s)
 		return s
-	case <-n.stopped: // the state has no owner any more, and no longer changes
+	case <-n.stopped: // the state has no owner any more
+		n.ended.Lock()
+		defer n.ended.Unlock()
 		return n.status()
 	case <-time.After(statusPatience):
 	}

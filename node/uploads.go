@@ -75,16 +75,16 @@ func (n *Node) readManifest(ctx context.Context, sb *ringwal.Superblock) error {
 	for told := false; ; told = true {
 		m, _, err := upload.ReadManifest(ctx, n.cfg.Objects, sb.Node)
 		switch {
+		case errors.Is(err, upload.ErrNoManifest):
+			return nil
 		case err == nil:
 			n.uploads.manifest = m
 			if err := m.Check(sb.UUID, math.MaxUint64); err != nil {
 				return err
 			}
 			n.uploads.joins, err = upload.NewArchive(n.cfg.Objects, m, nil).Joins(ctx)
-			return err
-		case errors.Is(err, upload.ErrNoManifest):
-			return nil
-		case !errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil:
+		}
+		if err == nil || !errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
 			return err
 		}
 		if !told {
@@ -100,11 +100,24 @@ func (n *Node) readManifest(ctx context.Context, sb *ringwal.Superblock) error {
 
 // checkManifest refuses, before anything is written, a log that is not the one that was
 // uploaded. End is where its last frame ends.
-func (u *uploads) checkManifest(sb *ringwal.Superblock, end uint64) error {
-	if u == nil || u.manifest == nil {
+func (n *Node) checkManifest(sb *ringwal.Superblock, end uint64) error {
+	u := n.uploads
+	if u == nil {
 		return nil
 	}
-	return cmp.Or(u.manifest.Check(sb.UUID, end), u.manifest.CheckOwners(sb))
+	from := sb.Origin
+	if m := u.manifest; m != nil {
+		if err := cmp.Or(m.Check(sb.UUID, end), m.CheckOwners(sb)); err != nil {
+			return err
+		}
+		from = m.Uploaded
+	}
+	// Where an epoch jumped there, the log is trimmed to where it goes on.
+	if from = ringwal.NewFrameChecker(sb).Next(from); sb.Trim > from && !n.cfg.StoreStartsHere {
+		return fmt.Errorf("%w: positions %d to %d have left the log, and the store %s does not have them: is it the one that the log was served with, and mounted? "+
+			"If the log had none until now, or if what that one held is to be given up, `walsidecar serve --store-starts-here`", ErrOtherStore, from, sb.Trim, n.cfg.Store)
+	}
+	return nil
 }
 
 // notUploaded counts what recovery finds beyond the uploaded position.
@@ -137,7 +150,6 @@ func (n *Node) claim(ctx context.Context, end uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.storePatience())
 	defer cancel()
 	sb := n.wal.Superblock()
-	n.warnOfOtherStore(sb)
 	claimed, err := upload.Claim(ctx, n.cfg.Objects, upload.Claimant{
 		Log: sb.UUID, Node: sb.Node, Epoch: sb.Epoch, Incarnation: sb.Incarnation, Trim: n.wal.Trim(), End: end,
 	})
@@ -160,19 +172,6 @@ func (n *Node) claim(ctx context.Context, end uint64) error {
 		Logger: n.log,
 	})
 	return nil
-}
-
-// warnOfOtherStore tells of records that left the log and are not in this store: they went
-// to another one, or the application trimmed them while the log had none.
-func (n *Node) warnOfOtherStore(sb *ringwal.Superblock) {
-	from := sb.Origin
-	if m := n.uploads.manifest; m != nil {
-		from = m.Uploaded
-	}
-	if sb.Trim > from {
-		n.log.Warn("records have left the log and are not in this store: is it the one that the log was served with? What is not there is given up for good in what this store says of the log",
-			"store", n.cfg.Store, "from_position", from, "to_position", sb.Trim)
-	}
 }
 
 // openArchive makes the read side, before the claim: nothing is read from it until then.

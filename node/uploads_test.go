@@ -328,8 +328,9 @@ func TestStartWithoutAnAnswer(t *testing.T) {
 	s.close()
 }
 
-// A store that lacks what the log has trimmed is told of before the log is given to it.
-func TestAnotherStoreIsToldOf(t *testing.T) {
+// A store that lacks what the log has let go (the wrong one, or one that is not mounted)
+// refuses the start, until the operator says that it is right.
+func TestP5_AnotherStoreIsRefused(t *testing.T) {
 	s := newStoreRig(t, nil)
 	d := s.dial()
 	id := d.create("s").ID
@@ -337,34 +338,39 @@ func TestAnotherStoreIsToldOf(t *testing.T) {
 		d.append(id, bytes.Repeat([]byte{7}, 256<<10))
 		return s.node.Status().TrimPosition > 0
 	})
-	told := &listening{Handler: slog.DiscardHandler, to: "not in this store"}
-	s.cfg.Log = slog.New(told)
 	s.close()
-	s.open()
-	if told.heard.Load() {
-		t.Error("it says so of its own store")
-	}
+	s.open() // its own
 	s.close()
-	s.cfg.Objects = &simstore.Store{Now: time.Now}
-	s.open()
-	if !told.heard.Load() {
-		t.Error("nothing was said")
+	own, other := s.cfg.Objects, &simstore.Store{Now: time.Now}
+	s.cfg.Objects = other
+	before, _ := os.ReadFile(s.path)
+	if _, err := Open(context.Background(), s.cfg); !errors.Is(err, ErrOtherStore) {
+		t.Errorf("an empty store: %v", err)
 	}
+	if after, _ := os.ReadFile(s.path); !bytes.Equal(before, after) || len(other.Keys()) > 0 {
+		t.Errorf("something was written: to the store %v", other.Keys())
+	}
+	s.cfg.Objects = own
+	s.open()
+	s.close()
+	s.cfg.Objects, s.cfg.StoreStartsHere = other, true
+	s.open()
 	s.close()
 }
 
-// listening notes that a message was logged that contains to.
-type listening struct {
-	slog.Handler
-	to    string
-	heard atomic.Bool
-}
-
-func (l *listening) Enabled(context.Context, slog.Level) bool { return true }
-
-func (l *listening) Handle(_ context.Context, r slog.Record) error {
-	if strings.Contains(r.Message, l.to) {
-		l.heard.Store(true)
+// No conditional write is made before the store has proved that it honours them.
+func TestTheProofComesBeforeTheClaim(t *testing.T) {
+	s := newStoreRig(t, nil)
+	s.close()
+	before := s.manifest()
+	s.cfg.Proved = func() error { return store.ErrNoConditionalWrites }
+	if _, err := Open(context.Background(), s.cfg); !errors.Is(err, store.ErrNoConditionalWrites) {
+		t.Errorf("opened with %v", err)
 	}
-	return nil
+	if after := s.manifest(); after.Epoch != before.Epoch {
+		t.Error("the manifest was claimed all the same")
+	}
+	s.cfg.Proved = nil
+	s.open()
+	s.close()
 }

@@ -57,6 +57,8 @@ type Options struct {
 	Log      *slog.Logger
 	// WithoutStore serves the log though its store is not there: nothing leaves it.
 	WithoutStore bool
+	// StoreStartsHere serves it though the store lacks what the log has let go.
+	StoreStartsHere bool
 }
 
 // process is a running sidecar.
@@ -180,9 +182,10 @@ func (p *process) open(ctx context.Context) error {
 		}
 	}()
 	probed := p.probe(ctx, objects)
+	proved := sync.OnceValue(func() error { return <-probed })
 	n, err := node.Open(ctx, node.Config{
 		Path: target.path, SizeBytes: int64(p.Settings.WALSize), Node: string(p.Settings.Node), Store: string(target.store),
-		Objects: objects, Linger: p.Settings.Linger,
+		Objects: objects, StoreStartsHere: p.StoreStartsHere, Proved: proved, Linger: p.Settings.Linger,
 		Fencing: p.fencing(), Retention: p.retention(),
 		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
 		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
@@ -192,7 +195,7 @@ func (p *process) open(ctx context.Context) error {
 	} else {
 		p.node.Store(n)
 	}
-	refused := <-probed // where the start failed, too: it removes what it has put
+	refused := proved() // where the start failed, too: it removes what it has put
 	close(opened)
 	<-watched
 	stopped := errors.Is(context.Cause(ctx), errStopped)

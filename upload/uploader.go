@@ -101,6 +101,9 @@ type Stats struct {
 	HeldBytes int
 }
 
+// cutOffAfter is how long Close waits for requests that it has cut off.
+const cutOffAfter = 2 * time.Second
+
 // NewUploader prepares an uploader that goes on at the claimed manifest's uploaded
 // position.
 func NewUploader(o Options) *Uploader {
@@ -181,18 +184,24 @@ func (u *Uploader) Stats() Stats {
 
 // Close stops it: nothing new is begun, requests on their way may end until ctx does,
 // then they are cut off. It does not flush. What was put and not committed is left to
-// `walsidecar gc`.
-func (u *Uploader) Close(ctx context.Context) {
+// `walsidecar gc`. False: it did not end, since a read of a frame does not return.
+func (u *Uploader) Close(ctx context.Context) (ended bool) {
 	defer u.cancel()
 	if !u.started {
-		return
+		return true
 	}
 	u.once.Do(func() { close(u.quit) })
 	select {
 	case <-u.done:
+		return true
 	case <-ctx.Done():
-		u.cancel()
-		<-u.done
+	}
+	u.cancel()
+	select {
+	case <-u.done:
+		return true
+	case <-time.After(cutOffAfter):
+		return false
 	}
 }
 

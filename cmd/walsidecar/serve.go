@@ -12,7 +12,7 @@ import (
 // newServeCommand makes `walsidecar serve`.
 func newServeCommand(a *app) *cobra.Command {
 	var profile string
-	var withoutStore bool
+	var withoutStore, storeStartsHere bool
 	cmd := &cobra.Command{
 		Use:   "serve [-- CMD ARGS…]",
 		Short: "run the sidecar, and CMD as its child",
@@ -35,12 +35,13 @@ func newServeCommand(a *app) *cobra.Command {
 				return usageError{err}
 			}
 			a.exit, err = sidecar.Run(cmd.Context(), sidecar.Options{Settings: s, Profile: shape, Child: args,
-				Log: sidecar.NewLogger(os.Stderr), WithoutStore: withoutStore})
+				Log: sidecar.NewLogger(os.Stderr), WithoutStore: withoutStore, StoreStartsHere: storeStartsHere})
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&profile, "profile", "none", "make the device as slow as a volume type: gp3, io2 or none; for measurements")
 	cmd.Flags().BoolVar(&withoutStore, "without-store", false, "serve though the store is not there; nothing leaves the log, and the store fences nobody")
+	cmd.Flags().BoolVar(&storeStartsHere, "store-starts-here", false, "serve though the store lacks what the log has let go: the log had none, or another one")
 	addSettingFlags(cmd)
 	return cmd
 }
