@@ -166,16 +166,22 @@ func (p *process) watchAdopted(x *adoption) {
 	select {
 	case <-x.ended:
 	case cause := <-x.node.Failed():
-		if !p.adopted.remove(x) {
-			return // it is being released or closed
-		}
-		p.Log.Error("an adopted log has failed: what was not answered has an unknown outcome", "device", x.device, "node", x.report.Node, "error", cause.Error())
-		p.dismiss(x, CodeOf(cause), cause.Error())
-		ctx, cancel := context.WithTimeout(context.Background(), closeMargin)
-		defer cancel()
-		_ = x.node.Close(ctx) // it has failed; this only gives the device back
-		p.forget(x)
+		p.failAdopted(x, cause)
 	}
+}
+
+// failAdopted ends the hosting of a log that has failed, unless it is being released or
+// closed.
+func (p *process) failAdopted(x *adoption, cause error) {
+	if !p.adopted.remove(x) {
+		return
+	}
+	p.Log.Error("an adopted log has failed: what was not answered has an unknown outcome", "device", x.device, "node", x.report.Node, "error", cause.Error())
+	p.dismiss(x, CodeOf(cause), cause.Error())
+	ctx, cancel := context.WithTimeout(context.Background(), closeMargin)
+	defer cancel()
+	_ = x.node.Close(ctx) // it has failed; this only gives the device back
+	p.forget(x)
 }
 
 // dismiss ends the sessions of an adopted log.
@@ -204,7 +210,11 @@ func (p *process) release(ctx context.Context, r *controlRequest, tell func(stri
 	}
 	uploading := func(lag node.Lag) { tell(fmt.Sprintf("%d bytes to upload", lag.Bytes)) }
 	if err := x.node.Upload(ctx, uploading); err != nil {
-		return nil, fmt.Errorf("log %s is hosted on: %w", device, err)
+		if ctx.Err() == nil {
+			p.failAdopted(x, err) // who watches it may not have heard of it
+			return nil, fmt.Errorf("log %s has failed: %w", device, err)
+		}
+		return nil, fmt.Errorf("interrupted; log %s is hosted on: %w", device, err)
 	}
 	if !p.adopted.remove(x) {
 		return nil, errAdopt(wire.CodeWrongLog, "the log on %s has just failed", device)
