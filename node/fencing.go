@@ -211,13 +211,12 @@ func (n *Node) beat() {
 }
 
 // holdOldWindow keeps the log from writing again, too soon, where a start has jumped over
-// the window of an owner whose writes could not be aborted: one that the device had
-// accepted may still land there, on what was written since. A trim to where the window
-// begins would free it, so the last frame before it stays.
+// the window of an owner: a write that the device had accepted may still land there, on
+// what was written since. It goes by the boundaries, not by what this start has done or how
+// it is set: the jump may be that of an earlier start, and where writes were aborted, or a
+// file's owner is gone, there is none. A trim to where the window begins would free it, so
+// the last frame before it stays.
 func (n *Node) holdOldWindow() {
-	if n.hold.fence.Mode() != fence.ModePR || n.aborts() {
-		return
-	}
 	sb := n.wal.Superblock()
 	for _, b := range sb.Boundaries {
 		if b.Start > sb.Trim && b.Start-b.FollowEnd >= sb.WindowBytes {

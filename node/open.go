@@ -311,7 +311,7 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 		Device: n.dev, Tail: tail, Superblock: n.wal.Superblock(), Directory: stream.NewDirectory(state.table),
 		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(), Archive: n.archive(), ColdBytes: n.cfg.MemoryBytes * coldReadShare / 32, Joins: n.joins(),
 	})
-	n.holdOldWindow(state.recovery)
+	n.holdOldWindow()
 	n.fillWelcome(n.wal.Superblock())
 	return nil
 }
