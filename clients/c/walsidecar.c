@@ -1964,7 +1964,7 @@ static bool passes(int code)
 {
     switch (-code) {
     case WAL_DRAINING: case WAL_NOT_READY: case WAL_BUSY: case WAL_OUT_OF_MEMORY:
-    case WAL_FENCED: case WAL_LOG_FAILED: case WAL_OUTCOME_UNKNOWN: case WAL_STORE_UNAVAILABLE:
+    case WAL_FENCED: case WAL_LOG_FAILED: case WAL_OUTCOME_UNKNOWN:
         return true;
     }
     return false;

@@ -293,7 +293,7 @@ func (c *Client) hold(r *request) {
 func passes(code wire.Code) bool {
 	switch code {
 	case wire.CodeDraining, wire.CodeNotReady, wire.CodeBusy, wire.CodeOutOfMemory,
-		wire.CodeFenced, wire.CodeLogFailed, wire.CodeOutcomeUnknown, wire.CodeStoreUnavailable:
+		wire.CodeFenced, wire.CodeLogFailed, wire.CodeOutcomeUnknown:
 		return true
 	}
 	return false

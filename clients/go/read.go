@@ -109,7 +109,9 @@ func (o *readOptions) setStart(start readStart, value uint64) { o.start, o.value
 
 // Read iterates over the durable records of a stream, from the first one or where
 // the options say, to the stream's end as it is then. Missing records are yielded
-// as a *Gap; any other error ends the iteration. A lost connection does not end it.
+// as a *Gap; any other error ends the iteration: ErrStoreUnavailable where records are in the
+// object store alone and it does not answer (the same read works once it does). A lost
+// connection does not end it.
 func (c *Client) Read(ctx context.Context, stream string, opts ...ReadOption) iter.Seq2[Record, error] {
 	return c.readStream(ctx, "read", stream, false, opts)
 }
