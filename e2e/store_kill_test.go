@@ -14,7 +14,7 @@ import (
 
 // storeKills is how often a sidecar with a store is killed in a row, unless
 // WALSIDECAR_TEST_KILLS says otherwise.
-const storeKills = 8
+const storeKills = 5
 
 func howManyKills(t *testing.T) int {
 	t.Helper()

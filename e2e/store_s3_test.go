@@ -109,16 +109,6 @@ func (h *s3Host) metrics(p *process) map[string]float64 {
 	return all
 }
 
-// eventually waits until that is so.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !so(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // keysOf are the keys of the node's objects that the server has, without the manifest.
 func (h *s3Host) keysOf() []string {
 	h.t.Helper()

@@ -38,6 +38,8 @@ const (
 	Conflict
 	// Denied answers 403 AccessDenied; not carried out.
 	Denied
+	// Skewed answers 403 RequestTimeTooSkewed, by a clock an hour ahead; not carried out.
+	Skewed
 	// Reset breaks the connection; not carried out.
 	Reset
 	// DropResponse breaks the connection; carried out.
@@ -58,7 +60,7 @@ const (
 // String names the fault.
 func (f Fault) String() string {
 	return [...]string{"none", "slow", "slow down", "internal error", "internal error after", "bad gateway", "conflict",
-		"denied", "reset", "drop response", "late", "hang", "hang after", "truncate", "hang body"}[f]
+		"denied", "skewed", "reset", "drop response", "late", "hang", "hang after", "truncate", "hang body"}[f]
 }
 
 // Rule is a fault for the requests it matches.
@@ -243,6 +245,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case Denied:
 		answer(w, http.StatusForbidden, "AccessDenied", "Access Denied")
+		return
+	case Skewed:
+		w.Header().Set("Date", time.Now().UTC().Add(time.Hour).Format(http.TimeFormat))
+		answer(w, http.StatusForbidden, "RequestTimeTooSkewed", "The difference between the request time and the current time is too large.")
 		return
 	case Reset:
 		reset(w)
