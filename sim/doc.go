@@ -11,6 +11,14 @@
 //     in steps, the shutdown. A crash may hit between any two of its device
 //     operations, during the start and the recovery too, and writes of a crashed host
 //     may land while the next one is at work.
+//   - In a part of the histories there is an object store (package simstore, with lost
+//     answers, late puts and outages), and hosts run upload.Core: the world carries its
+//     actions out in any order. The archive oracle compares every group that a manifest
+//     names with what was submitted.
+//   - In histories of the kind Peers three machines share the disk (package simfence). A
+//     start is a coroutine that runs fence.Acquire and the routine of package node and
+//     stops before each operation; starts race, and crash alone or with their machines.
+//     Owners that were superseded go on until they find out, or are paused and wake up.
 //   - The model is what the contract says a request does: written apart from package
 //     stream, it predicts every answer.
 //   - The oracle remembers every item and frame that was submitted and every answer

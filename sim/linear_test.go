@@ -217,7 +217,7 @@ func (h *host) lookup(id stream.ID) (stream.StreamInfo, error) {
 
 // recordHistory plays a history of concurrent clients over crashes.
 func recordHistory(seed uint64) (history []porcupine.Operation, crashes int, failure *Failure) {
-	w := newWorld(Options{Seed: seed, Kind: []Kind{Honest, Late, Failing}[seed%3], adjust: func(p *profile) { p.steps = 1500 }}, false)
+	w := newWorld(Options{Seed: seed, Kind: []Kind{Honest, Late, Failing}[seed%3], adjust: func(p *profile) { p.steps, p.store = 1500, false }}, false)
 	defer w.close()
 	defer func() {
 		if f, ok := recover().(*Failure); ok {

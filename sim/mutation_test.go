@@ -41,8 +41,8 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			root := copyModule(t)
-			about := plant(t, root, file)
-			promise, histories, seconds := hunt(t, root)
+			about, kind := plant(t, root, file)
+			promise, histories, seconds := hunt(t, root, kind)
 			t.Logf("%s\n%s, after %d histories, %.1fs", about, promise, histories, seconds)
 		})
 	}
@@ -58,8 +58,9 @@ func TestVariantsKeepThePromises(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			root := copyModule(t)
-			t.Log(plant(t, root, file))
-			if out, err := histories(t, root, variantHistories); err != nil {
+			about, kind := plant(t, root, file)
+			t.Log(about)
+			if out, err := histories(t, root, kind, variantHistories); err != nil {
 				t.Errorf("%v\n%s", err, endOf(out))
 			}
 		})
@@ -87,12 +88,13 @@ func TestMutationsApply(t *testing.T) {
 // file holds exactly once.
 type mutation struct {
 	about string
+	kind  string // of the histories that find it soonest; "": any
 	edits []edit
 }
 
 type edit struct{ path, old, new string }
 
-// readMutation reads a mutation: a line about it, then "=== path" and, any number of
+// readMutation reads a mutation: a line about it and, perhaps, "kind K", then "=== path" and, any number of
 // times, "---", the old text, "+++", the new one.
 func readMutation(t *testing.T, file string) (m mutation) {
 	t.Helper()
@@ -111,6 +113,10 @@ func readMutation(t *testing.T, file string) (m mutation) {
 			to = &m.edits[len(m.edits)-1].new
 			continue
 		}
+		if after, is := strings.CutPrefix(line, "kind "); is && path == "" {
+			m.kind = strings.TrimSpace(after)
+			continue
+		}
 		if after, is := strings.CutPrefix(line, "=== "); is {
 			path = strings.TrimSpace(after)
 			continue
@@ -121,7 +127,7 @@ func readMutation(t *testing.T, file string) (m mutation) {
 }
 
 // plant makes the edits in the module at root.
-func plant(t *testing.T, root, file string) (about string) {
+func plant(t *testing.T, root, file string) (about, kind string) {
 	t.Helper()
 	m := readMutation(t, file)
 	for _, e := range m.edits {
@@ -138,7 +144,7 @@ func plant(t *testing.T, root, file string) (about string) {
 			t.Fatal(err)
 		}
 	}
-	return strings.TrimSpace(m.about)
+	return strings.TrimSpace(m.about), m.kind
 }
 
 // copyModule copies what the simulator is built of, without tests but its own.
@@ -188,10 +194,10 @@ func copyFile(t *testing.T, from, to string) {
 var foundLine = regexp.MustCompile(`(?m)^\s+sim_test\.go:\d+: ((?:P\d+|rule|panic): .*)\n\s*after (\d+) histories`)
 
 // hunt plays histories on the module at root until one fails.
-func hunt(t *testing.T, root string) (promise string, played int, seconds float64) {
+func hunt(t *testing.T, root, kind string) (promise string, played int, seconds float64) {
 	t.Helper()
 	began := time.Now()
-	out, err := histories(t, root, mutantHistories)
+	out, err := histories(t, root, kind, mutantHistories)
 	found := foundLine.FindSubmatch(out)
 	if err == nil || found == nil {
 		t.Fatalf("the bug survived, or does not build: %v\n%s", err, endOf(out))
@@ -201,9 +207,9 @@ func hunt(t *testing.T, root string) (promise string, played int, seconds float6
 }
 
 // histories plays n of them on the module at root.
-func histories(t *testing.T, root string, n int) (out []byte, err error) {
+func histories(t *testing.T, root, kind string, n int) (out []byte, err error) {
 	t.Helper()
-	cmd := exec.Command("go", "test", "-count=1", "-timeout=20m", "-run=^TestHistories$", "./sim", "-histories", strconv.Itoa(n))
+	cmd := exec.Command("go", "test", "-count=1", "-timeout=20m", "-run=^TestHistories$", "./sim", "-histories", strconv.Itoa(n), "-kind", kind)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "WALSIDECAR_SIM_OUTCOMES=1", "WALSIDECAR_SEED=", "GOFLAGS=-mod=mod")
 	out, err = cmd.CombinedOutput()

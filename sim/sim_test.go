@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 var (
 	seedFlag      = flag.Uint64("seed", 0, "play the one history of this seed; 0: WALSIDECAR_SEED, or many")
+	kindFlag      = flag.String("kind", "", "of the histories that TestHistories plays: "+strings.Join(kindNames[:], ", "))
 	historiesFlag = flag.Int("histories", 0, "histories that TestHistories plays; 0: WALSIDECAR_SIM_HISTORIES, or 2000")
 )
 
@@ -47,16 +49,30 @@ func oneSeed(t *testing.T) uint64 {
 	return fromEnvironment(t, "WALSIDECAR_SEED")
 }
 
+// options are those of TestHistories.
+func options(t *testing.T) Options {
+	if *kindFlag == "" {
+		return Options{}
+	}
+	i := slices.Index(kindNames[:], *kindFlag)
+	if i < 0 {
+		t.Fatalf("no kind of histories is called %q", *kindFlag)
+	}
+	return Options{Kind: Kind(i)}
+}
+
 // fixedSeeds are the same in every run; what follows them is not.
 const fixedSeeds = 1000
 
 // TestHistories plays the seeds that once failed, then many.
 func TestHistories(t *testing.T) {
 	if seed := oneSeed(t); seed != 0 {
-		play(t, Options{}, []uint64{seed})
+		play(t, options(t), []uint64{seed})
 		return
 	}
-	play(t, Options{}, oldSeeds(t))
+	if *kindFlag == "" {
+		play(t, Options{}, oldSeeds(t))
+	}
 	n := *historiesFlag
 	if n == 0 {
 		n = int(fromEnvironment(t, "WALSIDECAR_SIM_HISTORIES"))
@@ -74,7 +90,7 @@ func TestHistories(t *testing.T) {
 			seeds[i] = uint64(time.Now().UnixNano()) + uint64(i)
 		}
 	}
-	play(t, Options{}, seeds)
+	play(t, options(t), seeds)
 }
 
 func TestP1_AnAckLeavesOnlyOnceItsFramesAreOnTheDisk(t *testing.T)   { few(t, Honest, 100) }
@@ -84,21 +100,48 @@ func TestP4_AnOffsetNeverNamesTwoRecords(t *testing.T)               { few(t, Ho
 func TestP7_DamageToAckedDataStopsTheStart(t *testing.T)             { few(t, Lying, 250) }
 func TestP10_AFailedOrStalledWriteIsFinal(t *testing.T)              { few(t, Failing, 150) }
 func TestP12_AFullLogTakesWhatFreesSpaceAndThenAppends(t *testing.T) { few(t, Honest, 102) }
-func TestP6_ATakenOverOwnerAcksAndCommitsNothingMore(t *testing.T)   { few(t, Peers, 400) }
 func TestASnapshotOfTheLogIsAnEarlierStateOfIt(t *testing.T)         { few(t, Restored, 100) }
+
+// withStore gives every history an object store that fails now and then.
+func withStore(p *profile) {
+	p.store, p.upload = true, 60
+	p.storeFault, p.outage = 0.05, 0.003
+	p.linger, p.grace = time.Millisecond, 100*time.Millisecond
+}
+
+func TestP2_EveryAckedRecordIsInTheLogOrInTheStoreOnce(t *testing.T) {
+	fewWith(t, Honest, 103, withStore)
+}
+func TestP4_AnOffsetNamesOneRecordInTheLogAndInTheStore(t *testing.T) {
+	fewWith(t, Late, 104, withStore)
+}
+func TestP5_NothingIsTrimmedThatNoManifestHolds(t *testing.T)               { fewWith(t, Honest, 105, withStore) }
+func TestP6_AnOlderOwnerNeverChangesTheManifest(t *testing.T)               { fewWith(t, Peers, 106, withStore) }
+func TestP6_AFormerOwnerAcksNothingThatIsNotInTheRecoveredLog(t *testing.T) { few(t, Peers, 300) }
+func TestP8_AWriteOfAFormerOwnerNeverGetsThrough(t *testing.T)              { few(t, Peers, 107) }
+func TestP11_NothingIsInTheStoreThatIsNotDurable(t *testing.T)              { fewWith(t, Late, 108, withStore) }
+func TestP12_AfterAnOutageOfTheStoreTheLogIsEmptiedAndAppends(t *testing.T) {
+	fewWith(t, Honest, 109, withStore)
+}
 
 // few plays n histories of one kind. The seeds of two tests differ where n does.
 func few(t *testing.T, kind Kind, n int) {
 	t.Helper()
+	fewWith(t, kind, n, nil)
+}
+
+func fewWith(t *testing.T, kind Kind, n int, adjust func(*profile)) {
+	t.Helper()
+	o := Options{Kind: kind, adjust: adjust}
 	if seed := oneSeed(t); seed != 0 {
-		play(t, Options{Kind: kind}, []uint64{seed})
+		play(t, o, []uint64{seed})
 		return
 	}
 	seeds := make([]uint64, n)
 	for i := range seeds {
 		seeds[i] = uint64(1_000_000*n + i)
 	}
-	play(t, Options{Kind: kind}, seeds)
+	play(t, o, seeds)
 }
 
 // play plays the histories of those seeds, on every core, up to the first failure.
@@ -130,7 +173,11 @@ func play(t *testing.T, o Options, seeds []uint64) (total Stats) {
 	workers.Wait()
 	if failed != nil {
 		t.Logf("%s", failed.Trace)
-		t.Errorf("%v\nafter %d histories; replay with: go test ./sim -run '^%s$' -seed %d", failed, total.Histories, t.Name(), failed.Seed)
+		kind := ""
+		if *kindFlag != "" {
+			kind = " -kind " + *kindFlag
+		}
+		t.Errorf("%v\nafter %d histories; replay with: go test ./sim -run '^%s$'%s -seed %d", failed, total.Histories, t.Name(), kind, failed.Seed)
 	}
 	t.Logf("%d histories in %.1fs, %.0f per second: %+v", total.Histories, time.Since(began).Seconds(),
 		float64(total.Histories)/time.Since(began).Seconds(), total)

@@ -165,9 +165,6 @@ func (h *host) progress(context.Context) (uint64, error) {
 // hold keeps the window that was jumped over from being written before T: a trim to
 // where it begins would free it, so that the last frame before it stays.
 func (h *host) hold(state *recovered) {
-	if !state.outcome.Jump {
-		return
-	}
 	sb := h.log.Superblock()
 	for _, b := range sb.Boundaries {
 		if b.Start > sb.Trim && b.Start-b.FollowEnd >= sb.WindowBytes {
