@@ -191,11 +191,12 @@ func (p *process) open(ctx context.Context) error {
 		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
 	})
 	if err != nil {
-		cancel(nil)
+		// It removes what it has put; a put that is cut off might come through behind that.
+		defer time.AfterFunc(probeEnds, func() { cancel(nil) }).Stop()
 	} else {
 		p.node.Store(n)
 	}
-	refused := proved() // where the start failed, too: it removes what it has put
+	refused := proved()
 	close(opened)
 	<-watched
 	stopped := errors.Is(context.Cause(ctx), errStopped)

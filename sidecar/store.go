@@ -13,6 +13,9 @@ import (
 // probeRetry is the wait between two tries of a probe that the store did not answer.
 const probeRetry = time.Second
 
+// probeEnds is how long a probe may go on once the start has failed.
+const probeEnds = 2 * time.Second
+
 // openStore opens the store that the settings name; nil for none, and where the operator
 // starts without it. It makes no request to a bucket.
 func (p *process) openStore(ctx context.Context, t *target) (store.Store, error) {
