@@ -73,6 +73,7 @@ func (f *filler) check() {
 // the store says, and go on by themselves. Nothing is lost, and reads of the past say what is
 // the matter.
 func TestP12_AnOutageFillsTheLogAndHeals(t *testing.T) {
+	t.Parallel()
 	h := newS3Host(t, "WAL_SIZE=32MiB", "ADMIN=127.0.0.1:0", "MEMORY=256MiB") // what has left the log is in no memory either
 	p := h.serve()
 	f := &filler{t: t, client: dial(t, h.host)}
@@ -145,6 +146,7 @@ func TestP12_AnOutageFillsTheLogAndHeals(t *testing.T) {
 // A store that throttles nearly everything, answers slowly, or thinks that it is another
 // hour: nothing is fatal, and nothing has to be done.
 func TestTheStoreMisbehavesAndNothingIsLost(t *testing.T) {
+	t.Parallel()
 	h := newS3Host(t, "WAL_SIZE=64MiB", "ADMIN=127.0.0.1:0")
 	p := h.serve()
 	f := &filler{t: t, client: dial(t, h.host)}
@@ -192,6 +194,7 @@ func TestTheStoreMisbehavesAndNothingIsLost(t *testing.T) {
 
 // The bucket goes away, and comes back.
 func TestTheBucketGoesAway(t *testing.T) {
+	t.Parallel()
 	h := newS3Host(t)
 	h.serve()
 	h.must("append", "orders", "one")
@@ -218,6 +221,7 @@ func TestTheBucketGoesAway(t *testing.T) {
 // What is wrong with a store at the start ends it with exit code 15, by name, before a log is
 // made; a store that does not answer is waited for.
 func TestAStartNamesWhatIsWrongWithTheStore(t *testing.T) {
+	t.Parallel()
 	h := newS3Host(t)
 	right := h.env
 	for _, c := range []struct{ set, says string }{

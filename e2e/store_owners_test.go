@@ -68,6 +68,7 @@ func (h *s3Host) refused(what ...string) {
 // Two sidecars of one node, each with a device that it takes for the only one. The older one
 // is stopped by the store alone, and its device can never come back.
 func TestP6_TheStoreAloneStopsAZombie(t *testing.T) {
+	t.Parallel()
 	zombie := newS3Host(t)
 	p := zombie.serve()
 	zombie.pipe(numbers(0, 100), "append", "orders").ok(t)
@@ -128,6 +129,7 @@ func TestP6_TheStoreAloneStopsAZombie(t *testing.T) {
 
 // The volume is what it was some time ago.
 func TestP8_ARolledBackVolumeIsRefused(t *testing.T) {
+	t.Parallel()
 	h := newS3Host(t)
 	p := h.serve()
 	h.pipe(numbers(0, 100), "append", "orders").ok(t)
