@@ -10,7 +10,7 @@
    started at the submission, does not count it. It may land at any time, until T. A pause is not being
    scheduled.
 
-   NI incarnations, MAXP positions, CAP slots of the ring (below MAXP: laps, with trim), REBOOTS, RESETS,
+   NI incarnations (on the hosts that the bits of HOSTS say, else on any), MAXP positions, CAP slots of the ring (below MAXP: laps, with trim), REBOOTS, RESETS,
    PLAIN (preempt does not abort), LATESB (late superblock writes), TEAR (a superblock copy in flight at a
    crash may be torn), COMMITS. DROP_…: a rule is dropped; see README.md. */
 #ifndef NI
@@ -327,7 +327,11 @@ end:
   /* ---- start ---- */
   :: atomic { I[i].ph == OFF && started == i ->
        started++;
+#ifdef HOSTS
+       I[i].host = (HOSTS >> i) & 1;
+#else
        if :: I[i].host = 0 :: I[i].host = 1 fi;
+#endif
        d_step { x = 0; p = 0; do :: p < i -> if :: I[p].host == I[i].host && I[p].boot == boot[I[i].host] -> x = 1 :: else fi; p++ :: else -> break od; p = 0 };
        if
        :: x == 0 -> printf("EV inc %d starts on host %d\n", i, I[i].host)
