@@ -46,6 +46,8 @@ soak: ## what takes too long for every change: two processes on one ring for SOA
 	WALSIDECAR_TEST_STRESS=$(or $(SOAK),10m) $(GO) test -count=1 -timeout 60m -v -run '^TestStressTwoProcesses$$' ./shm
 	WALSIDECAR_TEST_KILLS=$(or $(KILLS),1000) WALSIDECAR_TEST_SCRIBBLERS=100 $(GO) test -count=1 -timeout 60m -v -run '^TestP9_(KilledOnTheRing|ScribblingClients)$$' ./uds
 	WALSIDECAR_TEST_KILLS=$(or $(KILLS),1000) $(GO) test -count=1 -timeout 60m -v -run '^TestP2_ClientsKilledOnTheRing$$' ./clients/go/suite
+	WALSIDECAR_TEST_KILLS=60 WALSIDECAR_TEST_BYTES=1000000000 WALSIDECAR_TEST_OUTAGES=1 WALSIDECAR_TEST_SECONDS=60 $(GO) test -count=1 -timeout 60m -v \
+	-run '^Test(P2_KillNineUnderLoadWithAStore|P2_AppendedIsReadHotColdAndByStore|P12_AnOutageFillsTheLogAndHeals|TheMemoryBudgetHolds)$$' ./e2e
 
 arm64: ## cross-compile everything for arm64; run the unit tests where qemu-user is installed
 	tools/arm64

@@ -105,8 +105,8 @@ func TestManyStreamsShareTheirObjects(t *testing.T) {
 	h.must("flush")
 	lingers := int(time.Since(began).Seconds()) + 1
 	objects, after := h.puts()
-	// A flush does not wait for the linger.
-	if objects-before > lingers+1 || after-manifests > lingers+2 {
+	// A flush does not wait for the linger, and a slow machine has time for compactions.
+	if objects-before > lingers+1+lingers/8 || after-manifests > lingers+2+lingers/8 {
 		t.Errorf("%d objects and %d manifests were put in %d lingers", objects-before, after-manifests, lingers)
 	}
 	m := p.memory()
