@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/walsidecar/walsidecar/fence"
@@ -203,14 +204,14 @@ func (h *host) checkFence() {
 // quiet brings the fleet to its end: whoever is not the owner is gone.
 func (f *fleet) quiet() {
 	w := f.w
-	for _, h := range append([]*host(nil), f.former...) {
+	for _, h := range slices.Clone(f.former) {
 		f.die(h)
 	}
-	for _, h := range append([]*host(nil), f.takers...) {
+	for _, h := range slices.Clone(f.takers) {
 		if !h.port.dead {
 			f.die(h)
 		}
-		for len(f.takers) > 0 && f.takers[0] != nil && containsHost(f.takers, h) {
+		for slices.Contains(f.takers, h) {
 			f.advance(h)
 		}
 	}
@@ -221,15 +222,6 @@ func (f *fleet) quiet() {
 			f.die(h)
 		}
 	}
-}
-
-func containsHost(all []*host, h *host) bool {
-	for _, x := range all {
-		if x == h {
-			return true
-		}
-	}
-	return false
 }
 
 // start runs one start to its end.
