@@ -80,6 +80,12 @@ func (w *World) heal() {
 	if h.log.Err() != nil && w.profile.kind != Lying {
 		w.fail("P12", "the log stopped: %v", h.log.Err())
 	}
+	w.healedStarts()
+	w.stats.Healed++
+}
+
+// healedStarts sees that the healed log starts again, and that its store is whole.
+func (w *World) healedStarts() {
 	w.kill()
 	w.start()
 	if w.host == nil && !w.over {
@@ -89,7 +95,6 @@ func (w *World) heal() {
 		w.host.settle()
 		w.bucket.archive.verify()
 	}
-	w.stats.Healed++
 }
 
 // appendsAgain sees that the emptied log takes as much as it has room for.

@@ -193,6 +193,9 @@ func (w *World) format() {
 		if !p.dead {
 			w.fail("rule", "format of an honest disk failed: %v", err)
 		}
+		// The next one opens the device exclusively, which it can once the kernel has seen
+		// the writes of the process that died to their end.
+		w.disk.Abort(v)
 	}
 }
 
