@@ -306,7 +306,7 @@ end:
        if :: I[i].late -> I[i].fs = 3 :: else -> I[i].fs = 2 fi; endframe(i) }
   :: atomic { I[i].fs == 1 && (!ALIVE(i) || I[i].late || !MAY(i)) -> I[i].fs = 3; endframe(i) }
   :: atomic { I[i].ss == 1 -> printf("EV   the superblock copy %d of inc %d, seq %d, lands, late %d\n", 2 * I[i].set + I[i].slot, i, I[i].seq, I[i].late);
-       copyout(i); if :: I[i].ph == SB3 && I[i].nx == CLAIM && I[i].ep > I[g].ep -> printf("EV inc %d: its boundary is in force\n", i); d_step { inforce(i) } :: else fi;
+       copyout(i); if :: I[i].ph == SB3 && I[i].nx == CLAIM && (I[i].ep > I[g].ep || I[i].ep == I[g].ep && holder == i) -> printf("EV inc %d: its boundary is in force\n", i); d_step { inforce(i) } :: else fi;
        if :: I[i].late -> I[i].ss = 3 :: else -> I[i].ss = 2 fi; endcopy(i) }
   :: atomic { I[i].ss == 1 && (!ALIVE(i) || I[i].late || !MAY(i)) -> I[i].ss = 3; endcopy(i) }
 #ifdef TEAR
