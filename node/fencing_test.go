@@ -33,7 +33,7 @@ func TestTheOldWindowIsKept(t *testing.T) {
 	}
 	s.close()
 	s.cfg.StallAfter = time.Second
-	s.cfg.seams.oldWindow = 7 * time.Second
+	s.cfg.seams.oldWindow = 12 * time.Second
 	s.reserved(simfence.Config{Transport: fence.SCSI})
 	s.open() // nobody holds the reservation: it waits, and jumps
 	defer s.close()
@@ -45,7 +45,7 @@ func TestTheOldWindowIsKept(t *testing.T) {
 	followEnd := window[len(window)-1].FollowEnd
 	d = s.dial()
 	refused, appended := 0, uint64(0)
-	for time.Since(started) < 6*time.Second && refused == 0 {
+	for time.Since(started) < 11*time.Second && refused == 0 {
 		if _, e := d.appendOrRefused(id, payload); e != nil {
 			refused++
 			time.Sleep(50 * time.Millisecond)
@@ -136,7 +136,7 @@ func TestUploadsGoOnWhereEpochsJumpedFromOnePlace(t *testing.T) {
 	jump()
 	defer s.close()
 	d = s.dial()
-	d.append(id, []byte("two"))
+	eventually(t, "there is room again", func() bool { _, refused := d.appendOrRefused(id, []byte("two")); return refused == nil })
 	eventually(t, "the second record is uploaded", func() bool { return s.node.Status().Uploads.LagBytes == 0 })
 	records, gaps := d.readAll(id, 0)
 	if len(records) != 2 || len(gaps) != 0 {

@@ -142,7 +142,7 @@ func (n *Node) explainFull(e *wire.Error) {
 	plan := &n.loop.plan
 	switch l := &n.loop; {
 	case l.heldUntilNS != 0 && plan.Target == l.heldAt:
-		e.Hint = fmt.Sprintf("the oldest part of the log is kept for %.0f s more: a write of the owner before this one may still land there (WALSIDECAR_PREEMPT=plain); it goes on by itself then",
+		e.Hint = fmt.Sprintf("the oldest part of the log is kept for %.0f s more: a write of an earlier owner may still land there; it goes on by itself then",
 			time.Duration(max(l.heldUntilNS-l.nowNS, 0)).Seconds())
 	case n.cfg.Store != StoreNone:
 		e.Hint = n.explainStore()
