@@ -10,6 +10,7 @@ import (
 
 	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/fence/simfence"
+	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/upload/store/simstore"
 )
 
@@ -41,7 +42,8 @@ func TestTheOldWindowIsKept(t *testing.T) {
 		t.Fatalf("no jump: %s", s.node.hold.outcome.Why)
 	}
 	started := time.Now()
-	window := s.node.wal.Superblock().Boundaries
+	var window []ringwal.Boundary
+	s.inLoop(func() { window = s.node.wal.Superblock().Boundaries })
 	followEnd := window[len(window)-1].FollowEnd
 	d = s.dial()
 	refused, appended := 0, uint64(0)

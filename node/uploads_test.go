@@ -191,7 +191,7 @@ func TestP6_AnOwnerThatLostTheManifestStops(t *testing.T) {
 	eventually(t, "it is uploaded", func() bool { return s.node.Status().Uploads.LagRecords == 0 })
 	m := s.manifest()
 	if _, err := upload.Claim(context.Background(), s.store, upload.Claimant{Log: m.Log, Node: m.Node, Epoch: m.Epoch + 1,
-		Incarnation: [16]byte{9}, End: s.node.wal.Durable()}); err != nil {
+		Incarnation: [16]byte{9}, End: s.node.Status().DurablePosition}); err != nil {
 		t.Fatal(err)
 	}
 	d.append(id, []byte("not known to be lost yet"))
@@ -294,8 +294,8 @@ func TestP5_WithoutTheStoreNothingLeaves(t *testing.T) {
 	s.cfg.Objects = s.store
 	s.open()
 	eventually(t, "everything is uploaded", func() bool { return s.node.Status().Uploads.LagRecords == 0 })
-	if m := s.manifest(); m.Uploaded < uint64(n*len(payload)) || s.node.wal.Err() != nil {
-		t.Errorf("uploaded up to %d, %v", m.Uploaded, s.node.wal.Err())
+	if m := s.manifest(); m.Uploaded < uint64(n*len(payload)) || s.node.Status().Failure != "" {
+		t.Errorf("uploaded up to %d, %+v", m.Uploaded, s.node.Status())
 	}
 	s.close()
 }
@@ -322,7 +322,7 @@ func TestStartWithoutAnAnswer(t *testing.T) {
 		return simstore.None
 	}
 	s.open()
-	if m := s.manifest(); m.Epoch != s.node.start.epoch || m.Incarnation != s.node.wal.Superblock().Incarnation {
+	if m := s.manifest(); m.Epoch != s.node.start.epoch || m.Incarnation != s.node.hold.incarnation {
 		t.Errorf("the manifest is not claimed: %+v", m)
 	}
 	s.close()
