@@ -95,8 +95,8 @@ func TestEveryFlippedBitIsFoundAndNamed(t *testing.T) {
 	if len(records) != 6 {
 		t.Fatalf("%d records read, want each of 3 twice", len(records))
 	}
-	for _, key := range s.keys(t) {
-		body := s.objects[key]
+	for _, key := range s.Keys() {
+		body := s.body(t, key)
 		for i := range body {
 			for bit := range 8 {
 				body[i] ^= 1 << bit
@@ -175,7 +175,7 @@ func TestDamageWithChecksumsThatHold(t *testing.T) {
 			_, s, m := smallStore(t)
 			ref := m.Groups[0].Objects[0]
 			key := ref.ID.Key("test", KindData)
-			body := s.objects[key]
+			body := s.body(t, key)
 			o, err := DecodeObject(body)
 			must(t, err)
 			infoOf := o.Index.Block(1)
@@ -197,7 +197,7 @@ func TestDamageWithChecksumsThatHold(t *testing.T) {
 				return appendFooter(out, Section{Place: uint64(place), StoredBytes: uint32(len(index)), RawBytes: uint32(len(index)), Sum: xxhash.Sum64(index)})
 			}
 			named := func(b []byte) {
-				s.objects[key] = b
+				s.set(t, key, b)
 				ref := &m.Groups[0].Objects[0]
 				ref.Bytes = uint64(len(b))
 				f := b[len(b)-footerBytes:]
@@ -205,8 +205,9 @@ func TestDamageWithChecksumsThatHold(t *testing.T) {
 			}
 			named(rebuild())
 			m.Attempt++
-			s.objects[ManifestKey("test")], err = m.Encode()
+			encoded, err := m.Encode()
 			must(t, err)
+			s.set(t, ManifestKey("test"), encoded)
 			if sum, err := Verify(background, s, "test", func(f Finding) { t.Fatalf("unchanged: %s: %v", f.Key, f.Err) }); err != nil || sum.Records != 3 {
 				t.Fatalf("unchanged: %+v, %v", sum, err)
 			}
@@ -217,7 +218,7 @@ func TestDamageWithChecksumsThatHold(t *testing.T) {
 			le.PutUint64(f[fFooterSum:], xxhash.Sum64(f[:fFooterSum]))
 			named(b)
 			if encoded, err := m.Encode(); err == nil {
-				s.objects[ManifestKey("test")] = encoded
+				s.set(t, ManifestKey("test"), encoded)
 			}
 			found := 0
 			_, err = Verify(background, s, "test", func(f Finding) { found++ })
@@ -237,9 +238,9 @@ func TestDamageWithChecksumsThatHold(t *testing.T) {
 
 func TestMissingObjectsAreNamed(t *testing.T) {
 	_, s, _ := smallStore(t)
-	for _, key := range s.keys(t) {
-		body := s.objects[key]
-		delete(s.objects, key)
+	for _, key := range s.Keys() {
+		body := s.body(t, key)
+		must(t, s.Delete(background, []string{key}))
 		if key == ManifestKey("test") {
 			if _, err := OpenArchive(background, s, "test", nil); !errors.Is(err, ErrNoManifest) || !strings.Contains(err.Error(), key) {
 				t.Errorf("without a manifest: %v", err)
@@ -258,6 +259,6 @@ func TestMissingObjectsAreNamed(t *testing.T) {
 				t.Errorf("without %s verify finds %v", key, found)
 			}
 		}
-		s.objects[key] = body
+		s.set(t, key, body)
 	}
 }

@@ -1,118 +1,35 @@
 package upload
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"slices"
-	"sort"
-	"strings"
 	"sync"
 	"testing"
 
-	"github.com/walsidecar/walsidecar/upload/store"
+	"github.com/walsidecar/walsidecar/upload/store/simstore"
 )
 
-// memStore is a store in memory that counts requests.
+// memStore is the simulated store, which notes what is read from it.
 type memStore struct {
-	mu       sync.Mutex
-	objects  map[string][]byte
-	versions map[string]int
-	puts     int
-	reads    []string // key of each Get and GetRange
+	simstore.Store
+	mu    sync.Mutex
+	reads []string                 // key of each get, whole or of a range
+	fail  func(simstore.Call) bool // of a range: not answered; nil: never
 }
 
 func newMemStore() *memStore {
-	return &memStore{objects: map[string][]byte{}, versions: map[string]int{}}
-}
-
-func (m *memStore) version(key string) store.Version {
-	if _, ok := m.objects[key]; !ok {
-		return ""
-	}
-	return store.Version(fmt.Sprint(m.versions[key]))
-}
-
-func (m *memStore) put(key string, body []byte) store.Version {
-	m.puts++
-	m.objects[key] = bytes.Clone(body)
-	m.versions[key] = m.puts
-	return m.version(key)
-}
-
-func (m *memStore) PutIfAbsent(_ context.Context, key string, body []byte) (store.Version, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.version(key) != "" {
-		return "", store.ErrExists
-	}
-	return m.put(key, body), nil
-}
-
-func (m *memStore) PutIfMatch(_ context.Context, key string, body []byte, old store.Version) (store.Version, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.version(key) != old {
-		return "", store.ErrChanged
-	}
-	return m.put(key, body), nil
-}
-
-func (m *memStore) Get(ctx context.Context, key string) ([]byte, store.Version, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.reads = append(m.reads, key)
-	b, ok := m.objects[key]
-	if !ok {
-		return nil, "", store.ErrNotFound
-	}
-	return bytes.Clone(b), m.version(key), ctx.Err()
-}
-
-func (m *memStore) GetRange(ctx context.Context, key string, from int64, dst []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.reads = append(m.reads, key)
-	b, ok := m.objects[key]
-	if !ok {
-		return store.ErrNotFound
-	}
-	if from+int64(len(dst)) > int64(len(b)) {
-		return store.ErrShort
-	}
-	copy(dst, b[from:])
-	return ctx.Err()
-}
-
-func (m *memStore) Head(_ context.Context, key string) (store.Info, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.version(key) == "" {
-		return store.Info{}, store.ErrNotFound
-	}
-	return store.Info{Key: key, SizeBytes: int64(len(m.objects[key])), Version: m.version(key)}, nil
-}
-
-func (m *memStore) List(_ context.Context, prefix, after string, limit int) ([]store.Info, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var infos []store.Info
-	for key, b := range m.objects {
-		if strings.HasPrefix(key, prefix) && key > after {
-			infos = append(infos, store.Info{Key: key, SizeBytes: int64(len(b)), Version: m.version(key)})
+	m := &memStore{}
+	m.Inject = func(c simstore.Call) simstore.Fault {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if c.Op == simstore.Get || c.Op == simstore.GetRange {
+			m.reads = append(m.reads, c.Key)
 		}
+		if c.Op == simstore.GetRange && m.fail != nil && m.fail(c) {
+			return simstore.Unavailable
+		}
+		return simstore.None
 	}
-	sort.Slice(infos, func(i, j int) bool { return infos[i].Key < infos[j].Key })
-	return infos[:min(limit, len(infos))], nil
-}
-
-func (m *memStore) Delete(_ context.Context, keys []string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, key := range keys {
-		delete(m.objects, key)
-	}
-	return nil
+	return m
 }
 
 // requests returns the reads since the last call.
@@ -124,14 +41,22 @@ func (m *memStore) requests() []string {
 	return reads
 }
 
-func (m *memStore) keys(t *testing.T) []string {
+// body is an object as it lies there.
+func (m *memStore) body(t testing.TB, key string) []byte {
 	t.Helper()
-	var keys []string
-	for key := range m.objects {
-		keys = append(keys, key)
+	b, found := m.Peek(key)
+	if !found {
+		t.Fatalf("there is no %s", key)
 	}
-	slices.Sort(keys)
-	return keys
+	return b
+}
+
+// set makes b what lies under a key, whatever did before.
+func (m *memStore) set(t testing.TB, key string, b []byte) {
+	t.Helper()
+	must(t, m.Delete(context.Background(), []string{key}))
+	_, err := m.PutIfAbsent(context.Background(), key, b)
+	must(t, err)
 }
 
 // memCache is a Cache without a limit.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/walsidecar/walsidecar/stream"
 	"github.com/walsidecar/walsidecar/upload/store"
+	"github.com/walsidecar/walsidecar/upload/store/simstore"
 )
 
 // indexed moves all but the last group of a store to an index object, and its state to a
@@ -150,7 +151,7 @@ func (w *testWorld) compact(s *memStore, m *Manifest, from, to int, large stream
 	for i := from; i < to; i++ {
 		for j := range m.Groups[i].Objects {
 			ref := &m.Groups[i].Objects[j]
-			o, err := DecodeObject(s.objects[ref.ID.Key("test", KindData)])
+			o, err := DecodeObject(s.body(w.t, ref.ID.Key("test", KindData)))
 			must(w.t, err)
 			must(w.t, o.Journal(bundle.AddEntry))
 			for n := range o.Index.Streams() {
@@ -236,7 +237,7 @@ func TestAReadGoesOnWhereCompactionHasDeletedItsObjects(t *testing.T) {
 			must(t, s.Delete(background, []string{d.ID.Key("test", d.Kind)}))
 		}
 		if fed {
-			a.Apply(must1(t)(DecodeManifest(s.objects[ManifestKey("test")])))
+			a.Apply(must1(t)(DecodeManifest(s.body(t, ManifestKey("test")))))
 		}
 		for {
 			records, err := scan.Next(background, 2000)
@@ -460,11 +461,10 @@ func TestAnErrorOfTheStoreIsGivenOnAndTheReadGoesOn(t *testing.T) {
 	w.workload(random, 500, 300)
 	items := w.device()
 	s, _ := w.archive(10<<10, 1)
-	failing := &failingStore{memStore: s}
-	a, err := OpenArchive(background, failing, "test", nil)
+	a, err := OpenArchive(background, s, "test", nil)
 	must(t, err)
 	requests := 0
-	failing.fail = func() bool { requests++; return requests == 3 || random.IntN(8) == 0 }
+	s.fail = func(simstore.Call) bool { requests++; return requests == 3 || random.IntN(8) == 0 }
 	want := byStream(items)[1]
 	var got []Record
 	scan := a.Read(1, 0, math.MaxUint64)
@@ -510,22 +510,6 @@ func TestAnErrorOfTheStoreIsGivenOnAndTheReadGoesOn(t *testing.T) {
 	if errs == 0 {
 		t.Error("no error was met")
 	}
-}
-
-// failingStore fails ranged reads when fail says so.
-type failingStore struct {
-	*memStore
-	fail func() bool
-}
-
-func (s *failingStore) GetRange(ctx context.Context, key string, from int64, dst []byte) error {
-	s.mu.Lock()
-	failed := s.fail != nil && s.fail()
-	s.mu.Unlock()
-	if failed {
-		return fmt.Errorf("get: %w", store.ErrUnavailable)
-	}
-	return s.memStore.GetRange(ctx, key, from, dst)
 }
 
 func TestAReadEndsWithItsContext(t *testing.T) {

@@ -329,7 +329,5 @@ func (w *testWorld) commit(s *memStore, m *Manifest) {
 	m.Attempt++
 	b, err := m.Encode()
 	must(w.t, err)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.put(ManifestKey("test"), b)
+	s.set(w.t, ManifestKey("test"), b)
 }

@@ -113,7 +113,7 @@ func (s *Store) request(ctx context.Context, c Call, do func() error) error {
 	case c.Op != List && c.Op != Delete && store.CheckKey(c.Key) != nil:
 		return s.fail(c, store.ErrDenied)
 	case ctx.Err() != nil:
-		return s.fail(c, store.ErrUnavailable)
+		return &store.Error{Op: c.Op.String(), Store: "sim", Key: c.Key, Kind: store.ErrUnavailable, Cause: context.Cause(ctx)}
 	case fault == Unavailable:
 		return s.fail(c, store.ErrUnavailable)
 	case fault == Denied:
