@@ -209,7 +209,7 @@ func loopsOver(sys string, dev, ino uint64) []string {
 // inUseError names who holds path, as far as can be found out.
 func inUseError(path string) error {
 	holders, _ := Holders(path) // the error is ErrInUse whoever it is
-	holders = append(holders, openIn(path)...)
+	holders = append(holders, OpenIn(path)...)
 	if len(holders) == 0 {
 		return fmt.Errorf("open %s: %w by another process; stop it, or name another device", path, ErrInUse)
 	}
@@ -220,8 +220,8 @@ func inUseError(path string) error {
 	return fmt.Errorf("open %s: %w: %s; release it, or name another device", path, ErrInUse, strings.Join(what, ", "))
 }
 
-// openIn is the processes that have path open, as far as this user may look.
-func openIn(path string) []Holder {
+// OpenIn is the processes that have path open, as far as this user may look.
+func OpenIn(path string) []Holder {
 	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return nil

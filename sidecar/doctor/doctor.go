@@ -73,7 +73,7 @@ func Examine(path string, o Options) *Report {
 		r.access(path, info, err)
 		r.medium(info)
 		r.contents(path)
-		r.holders(path, info)
+		r.holders(path)
 		r.fence(path, info, o)
 	}
 	r.host()
@@ -179,40 +179,19 @@ func (r *Report) contents(path string) {
 }
 
 // holders is who uses it on this host.
-func (r *Report) holders(path string, info device.Info) {
+func (r *Report) holders(path string) {
 	found, err := device.Holders(path)
 	if err != nil {
 		r.add("in_use", Note, "cannot be found out: "+err.Error(), "")
 		return
 	}
 	var what []string
-	for _, h := range found {
+	for _, h := range append(found, device.OpenIn(path)...) {
 		what = append(what, h.What)
 	}
-	what = append(what, openIn(info.Resolved)...)
 	if len(what) > 0 {
 		r.add("in_use", Warning, strings.Join(what, ", "), "release it before a sidecar is started on it; where it is the sidecar's own, all is well")
 		return
 	}
 	r.add("in_use", OK, "no mount, swap, stacked device or process on this host, as far as this user may see", "")
-}
-
-// openIn is the processes that have the resolved path open, as far as this user may look.
-func openIn(resolved string) []string {
-	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
-	if err != nil {
-		return nil
-	}
-	var out []string
-	seen := map[string]bool{}
-	for _, fd := range fds {
-		pid := strings.Split(fd, "/")[2]
-		if link, err := os.Readlink(fd); err != nil || link != resolved || seen[pid] {
-			continue
-		}
-		seen[pid] = true
-		name, _ := os.ReadFile("/proc/" + pid + "/comm") // it may have ended
-		out = append(out, fmt.Sprintf("open in process %s (%s)", pid, strings.TrimSpace(string(name))))
-	}
-	return out
 }
