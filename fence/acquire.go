@@ -54,17 +54,16 @@ type Taken struct {
 
 // Outcome is what Acquire did and what the new epoch owes.
 type Outcome struct {
-	Mode      Mode
-	Key       Key
-	Jump      bool          // the new epoch jumps W
-	OldWindow time.Duration // with Jump: from now on, how long the window that is jumped over is not written
-	Why       string        // why it jumps, or need not
-	Waited    time.Duration // from the first look as holder to the end
-	Owner     Owner         // whom the decision was about; superblocks that name another one later call for Acquire again
-	Replaced  Key           // this attachment held under this key
-	Victim    Key           // it was preempted
-	Aborted   bool          // with all its writes
-	Steps     []Taken
+	Mode     Mode
+	Key      Key
+	Jump     bool          // the new epoch jumps W, and does not write the window that it jumped over for OldWindowFor
+	Why      string        // why it jumps, or need not
+	Waited   time.Duration // from the first look as holder to the end
+	Owner    Owner         // whom the decision was about; superblocks that name another one later call for Acquire again
+	Replaced Key           // this attachment held under this key
+	Victim   Key           // it was preempted
+	Aborted  bool          // with all its writes
+	Steps    []Taken
 }
 
 // Acquire carries out the fencing part of a start or a takeover: it registers, reserves or
@@ -265,7 +264,6 @@ func (a *acquisition) life(ctx context.Context) (l life, err error) {
 func (a *acquisition) finish(step Step) {
 	a.out.Jump, a.out.Why, a.out.Owner = step.Jump, step.Why, a.s.Owner
 	if step.Jump {
-		a.out.OldWindow = OldWindowFor
 		a.out.Waited = a.s.HeldFor
 	}
 }

@@ -100,9 +100,6 @@ func (h *host) expect(out fence.Outcome, did string, waited time.Duration) {
 	if steps(out) != did || out.Waited != waited || out.Jump != (waited > 0) {
 		h.w.t.Errorf("it did %q, waited %s, jump %v (%s); want %q and %s", steps(out), out.Waited, out.Jump, out.Why, did, waited)
 	}
-	if (out.OldWindow == fence.OldWindowFor) != out.Jump {
-		h.w.t.Errorf("jump %v and the old window is kept for %s", out.Jump, out.OldWindow)
-	}
 	if st := h.status(); st.Holder != h.r.Key || st.Type != fence.WriteExclusive {
 		h.w.t.Errorf("after it: %+v", st)
 	}

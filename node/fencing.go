@@ -168,14 +168,15 @@ func (n *Node) watchFence() error {
 	go func() {
 		defer close(h.ended)
 		if err := fence.Watch(ctx, h.fence, h.key, fence.SystemClock{}, false); err != nil {
-			n.lostFence(err)
+			n.fenced(err)
 		}
 	}()
 	return nil
 }
 
-// lostFence stops the log: another host holds the device, or nobody can tell.
-func (n *Node) lostFence(cause error) {
+// fenced stops the log: another host holds the device or has the manifest, or nobody can
+// tell.
+func (n *Node) fenced(cause error) {
 	err := &wire.Error{Code: wire.CodeFenced, Message: cause.Error()}
 	n.inbox.addCall(func() { n.wal.Fail(err) })
 }

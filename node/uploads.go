@@ -16,7 +16,6 @@ import (
 	"github.com/walsidecar/walsidecar/stream"
 	"github.com/walsidecar/walsidecar/upload"
 	"github.com/walsidecar/walsidecar/upload/store"
-	"github.com/walsidecar/walsidecar/wire"
 )
 
 const (
@@ -166,8 +165,8 @@ func (n *Node) claim(ctx context.Context, end uint64) error {
 			Linger: n.cfg.Linger, MemoryBytes: int(n.cfg.MemoryBytes / uploadShare), Committed: n.committed,
 		},
 		Store:     n.cfg.Objects,
-		Frames:    func(position uint64, _ []byte) (ringwal.FrameView, uint64, error) { return u.frames.At(position) },
-		Fenced:    n.lostManifest,
+		Frames:    func(position uint64) (ringwal.FrameView, uint64, error) { return u.frames.At(position) },
+		Fenced:    n.fenced,
 		Retention: n.cfg.Retention, Trim: n.retain,
 		Logger: n.log,
 	})
@@ -252,12 +251,6 @@ func (n *Node) committed(m *upload.Manifest) {
 		n.uploads.uploaded = m.Uploaded
 		n.loop.trimWanted = true
 	})
-}
-
-// lostManifest stops the log: another owner has the manifest.
-func (n *Node) lostManifest(cause error) {
-	err := &wire.Error{Code: wire.CodeFenced, Message: cause.Error()}
-	n.inbox.addCall(func() { n.wal.Fail(err) })
 }
 
 // retain carries out the trims that retention asks for. One that the log cannot take

@@ -19,13 +19,10 @@ type Options struct {
 	Settings
 	Store store.Store
 	// Frames reads the durable frame at position, or, where an epoch jumped, the first one
-	// behind it, and tells the position of the next one. Dst has FrameBytes; the frame may
-	// lie there or anywhere, and is used until the next call. The body's checksum was
-	// verified. It is called by one goroutine at a time, for positions below what Advance
+	// behind it, and tells the position of the next one. The frame is used until the next
+	// call; what came from the device was checked whole. It is called by one goroutine at a time, for positions below what Advance
 	// said. With an error it is asked again later.
-	Frames func(position uint64, dst []byte) (f ringwal.FrameView, next uint64, err error)
-	// FrameBytes is the longest frame of the log.
-	FrameBytes int
+	Frames func(position uint64) (f ringwal.FrameView, next uint64, err error)
 	// Fenced is called once, when another owner has the manifest: ErrFenced, ErrRetired.
 	Fenced func(error)
 	// Retention, unless zero, trims streams in the log by age and size; Trim does it.
@@ -210,7 +207,6 @@ func instant() Instant { return Instant{NS: device.NowNS(), WallNS: time.Now().U
 // pump is the one goroutine that the core belongs to.
 func (u *Uploader) pump() {
 	defer close(u.done)
-	frame := make([]byte, u.o.FrameBytes)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	running, lookAt := 0, time.Now().Add(retentionEvery)
@@ -240,7 +236,7 @@ func (u *Uploader) pump() {
 		}
 		position, wants := u.core.WantsFrame(now)
 		if wants {
-			f, next, err := u.o.Frames(position, frame)
+			f, next, err := u.o.Frames(position)
 			u.core.Frame(u.now(), &f, next, err)
 		}
 		if err := u.core.Fenced(); err != nil && !fenced {

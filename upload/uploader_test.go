@@ -61,7 +61,7 @@ func (r *running) start() {
 	r.u.Start()
 }
 
-func (r *running) frame(position uint64, _ []byte) (ringwal.FrameView, uint64, error) {
+func (r *running) frame(position uint64) (ringwal.FrameView, uint64, error) {
 	if r.broken.Load() {
 		return ringwal.FrameView{}, 0, errors.New("the device does not read")
 	}
@@ -366,7 +366,7 @@ func BenchmarkUploader(b *testing.B) {
 					close(done)
 				}
 			}},
-			Frames: func(position uint64, _ []byte) (ringwal.FrameView, uint64, error) {
+			Frames: func(position uint64) (ringwal.FrameView, uint64, error) {
 				f := log.frames[sort.Search(len(log.frames), func(i int) bool { return log.frames[i].Position >= position })].FrameView
 				return f, f.End(), nil
 			}})
