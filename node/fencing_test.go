@@ -12,6 +12,7 @@ import (
 	"github.com/walsidecar/walsidecar/fence/simfence"
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/upload/store/simstore"
+	"github.com/walsidecar/walsidecar/wire"
 )
 
 // reserved puts a disk with reservations in the place of the log's file: every start from
@@ -100,6 +101,41 @@ func TestP6_AStartThatLosesItsFenceEnds(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("it never ended")
+	}
+}
+
+// An owner whose reservation is taken while it serves stops by itself, writing or not:
+// nothing more is acked, and what it has is not given back.
+func TestP6_AnOwnerThatLosesItsFenceStops(t *testing.T) {
+	s := newStoreRig(t, nil)
+	s.close()
+	s.cfg.StallAfter = time.Second
+	target := s.reserved(simfence.Config{Transport: fence.NVMe})
+	s.open()
+	d := s.dial()
+	id := d.create("s").ID
+	d.append(id, []byte("mine"))
+	rival, key := fence.New(target.Attach("there", nil), target.Capabilities()), fence.KeyOf(testNode, [16]byte{9})
+	if err := rival.Register(key); err != nil {
+		t.Fatal(err)
+	}
+	if err := rival.Preempt(key, s.node.hold.key, true); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-s.node.Failed():
+		if e := new(wire.Error); !errors.As(err, &e) || e.Code != wire.CodeFenced {
+			t.Errorf("it stopped with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("it goes on")
+	}
+	if _, refused := d.appendOrRefused(id, []byte("late")); refused == nil || refused.Code != wire.CodeFenced {
+		t.Errorf("an append after that: %+v", refused)
+	}
+	_ = s.node.Close(context.Background())
+	if st, err := rival.Read(); err != nil || st.Holder != key {
+		t.Errorf("the device is held by %+v, %v", st, err)
 	}
 }
 
