@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/fence/simfence"
 	"github.com/walsidecar/walsidecar/ringwal"
+	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/upload/store/simstore"
 	"github.com/walsidecar/walsidecar/wire"
 )
@@ -69,49 +71,63 @@ func TestTheOldWindowIsKept(t *testing.T) {
 	d.append(id, payload)
 }
 
-// A start that finds its fence gone ends, and says so.
-func TestP6_AStartThatLosesItsFenceEnds(t *testing.T) {
-	var reset func()
-	s := newStoreRig(t, func(c simstore.Call) simstore.Fault {
-		if c.Op == simstore.Replace && reset != nil {
-			reset()
-			time.Sleep(fence.HeartbeatEvery * 5 / 2) // a beat of the start notices
-		}
-		return simstore.None
+// newFencedRig is a rig whose log was reserved from its beginning, so that no start has to
+// wait.
+func newFencedRig(t *testing.T, c simfence.Config, faults func(simstore.Call) simstore.Fault) (*storeRig, *simfence.Target) {
+	t.Helper()
+	var target *simfence.Target
+	s := newStoreRig(t, faults, func(s *storeRig) {
+		s.cfg.Fencing.AcceptVolatile = c.Volatile
+		target = s.reserved(c)
 	})
-	s.close()
-	s.cfg.StallAfter = time.Second
-	s.cfg.Fencing.AcceptVolatile = true
-	target := s.reserved(simfence.Config{Transport: fence.SCSI, Volatile: true})
-	s.open()
-	s.close()
-	reset = target.Reset
-	ended := make(chan error, 1)
-	go func() {
-		n, err := Open(context.Background(), s.cfg)
-		if err == nil {
-			err = n.Abandon()
-		}
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		if !errors.Is(err, fence.ErrFenced) {
-			t.Errorf("it ended with: %v", err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Fatal("it never ended")
+	return s, target
+}
+
+// A start that finds its fence gone ends, and says so: while it claims, and, before it has
+// written anything, while it recovers.
+func TestP6_AStartThatLosesItsFenceEnds(t *testing.T) {
+	for name, at := range map[string]simstore.Op{"while it claims": simstore.Replace, "while it recovers": simstore.Get} {
+		t.Run(name, func(t *testing.T) {
+			var reset func()
+			s, target := newFencedRig(t, simfence.Config{Transport: fence.SCSI, Volatile: true}, func(c simstore.Call) simstore.Fault {
+				if c.Op == at && reset != nil {
+					reset()
+					if at == simstore.Replace {
+						time.Sleep(fence.HeartbeatEvery * 5 / 2) // a beat of the start notices
+					}
+				}
+				return simstore.None
+			})
+			s.close()
+			before, _ := os.ReadFile(s.path)
+			reset = target.Reset
+			ended := make(chan error, 1)
+			go func() {
+				n, err := Open(context.Background(), s.cfg)
+				if err == nil {
+					err = n.Abandon()
+				}
+				ended <- err
+			}()
+			select {
+			case err := <-ended:
+				if !errors.Is(err, fence.ErrFenced) {
+					t.Errorf("it ended with: %v", err)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatal("it never ended")
+			}
+			if after, _ := os.ReadFile(s.path); at == simstore.Get && !bytes.Equal(before, after) {
+				t.Error("the log was written to")
+			}
+		})
 	}
 }
 
 // An owner whose reservation is taken while it serves stops by itself, writing or not:
 // nothing more is acked, and what it has is not given back.
 func TestP6_AnOwnerThatLosesItsFenceStops(t *testing.T) {
-	s := newStoreRig(t, nil)
-	s.close()
-	s.cfg.StallAfter = time.Second
-	target := s.reserved(simfence.Config{Transport: fence.NVMe})
-	s.open()
+	s, target := newFencedRig(t, simfence.Config{Transport: fence.NVMe}, nil)
 	d := s.dial()
 	id := d.create("s").ID
 	d.append(id, []byte("mine"))
@@ -137,6 +153,55 @@ func TestP6_AnOwnerThatLosesItsFenceStops(t *testing.T) {
 	if st, err := rival.Read(); err != nil || st.Holder != key {
 		t.Errorf("the device is held by %+v, %v", st, err)
 	}
+}
+
+// A log that was closed, in order or not, keeps its reservation, under the key in its
+// superblock: a sleeping former owner stays shut out, and a restart of this host knows that
+// it was the last and need not wait.
+func TestP6_TheReservationOutlivesItsOwner(t *testing.T) {
+	s, target := newFencedRig(t, simfence.Config{Transport: fence.NVMe}, nil)
+	there := fence.New(target.Attach("there", nil), target.Capabilities())
+	for name, end := range map[string]func(){"closed": s.close, "abandoned": func() { s.host.Close(); _ = s.node.Abandon() }} {
+		key := s.node.hold.key
+		end()
+		st, err := there.Read()
+		if err != nil || st.Holder != key || st.Type != fence.WriteExclusive {
+			t.Errorf("%s: %+v, %v", name, st, err)
+		}
+		if sb := s.superblock(); fence.Key(sb.FenceKey) != key {
+			t.Errorf("%s: the superblock says key %x, not %s", name, sb.FenceKey, key)
+		}
+		s.open()
+		if out := s.node.hold.outcome; out.Waited != 0 || out.Jump || out.Replaced != key || s.node.hold.key == key {
+			t.Errorf("%s: the next start: %+v", name, out)
+		}
+	}
+	s.close()
+}
+
+// superblock is the newest one on the device.
+func (r *rig) superblock() *ringwal.Superblock {
+	r.t.Helper()
+	d, err := device.Open(r.path, device.OpenOptions{ReadOnly: true})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer d.Close()
+	sbs, err := ringwal.ReadSuperblocks(d)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return sbs.Newest
+}
+
+// The owner of a block device shows life though nothing is appended.
+func TestAnIdleOwnerShowsLife(t *testing.T) {
+	s := newStoreRig(t, nil)
+	s.inLoop(func() { s.node.info.Kind = device.KindBlock })
+	before := s.superblock().Sequence
+	eventually(t, "it has written two superblocks more", func() bool { return s.superblock().Sequence >= before+2 })
+	s.inLoop(func() { s.node.info.Kind = device.KindFile })
+	s.close()
 }
 
 // Several epochs may jump from one place, each further, with nothing written in between:

@@ -28,12 +28,16 @@ type storeRig struct {
 	store *simstore.Store
 }
 
-func newStoreRig(t *testing.T, faults func(simstore.Call) simstore.Fault) *storeRig {
+// newStoreRig opens it, after before has changed what it is made of.
+func newStoreRig(t *testing.T, faults func(simstore.Call) simstore.Fault, before ...func(*storeRig)) *storeRig {
 	t.Helper()
 	s := &storeRig{store: &simstore.Store{Inject: faults, Now: time.Now}}
 	s.rig = &rig{t: t, path: filepath.Join(t.TempDir(), "wal")}
 	s.cfg = Config{Path: s.path, SizeBytes: testFileBytes, Node: testNode, Store: "sim", Objects: s.store, Linger: 50 * time.Millisecond,
 		MemoryBytes: 128 << 20, Log: slog.New(slog.DiscardHandler)}
+	for _, change := range before {
+		change(s)
+	}
 	s.open()
 	return s
 }
