@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -177,6 +178,58 @@ func TestP6_TheReservationOutlivesItsOwner(t *testing.T) {
 		}
 	}
 	s.close()
+}
+
+// A superblock of another owner that lands behind the last look of the fence, late, ends
+// the start before it has written anything.
+func TestP6_AnotherOwnersLateSuperblockEndsTheStart(t *testing.T) {
+	s, target := newFencedRig(t, simfence.Config{Transport: fence.NVMe}, nil)
+	s.close()
+	reads := 0
+	s.cfg.seams.fence = func() *fence.Fence {
+		here := target.Attach("here", nil)
+		here.After = func(command string) error {
+			if command != "read" {
+				return nil
+			}
+			if reads++; reads == 3 { // before and behind the replaced key, and to see that all is done
+				late := *s.superblock()
+				late.Epoch, late.FenceKey = late.Epoch+1, 9
+				s.landSuperblock(&late)
+			}
+			return nil
+		}
+		return fence.New(here, target.Capabilities())
+	}
+	_, err := Open(context.Background(), s.cfg)
+	if reads < 3 || !errors.Is(err, fence.ErrLostRace) {
+		t.Errorf("after %d looks: %v", reads, err)
+	}
+}
+
+// landSuperblock writes a superblock where the newest one is not.
+func (r *rig) landSuperblock(sb *ringwal.Superblock) {
+	r.t.Helper()
+	d, err := device.Open(r.path, device.OpenOptions{ReadOnly: true})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	sbs, err := ringwal.ReadSuperblocks(d)
+	_ = d.Close()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	b := make([]byte, ringwal.SlotBytes)
+	n := ringwal.EncodeSuperblock(b, sb)
+	f, err := os.OpenFile(r.path, os.O_WRONLY|syscall.O_SYNC, 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer f.Close()
+	slot := (sbs.NewestSlot + ringwal.SlotCount/2) % ringwal.SlotCount
+	if _, err := f.WriteAt(b[:n], int64(slot)*ringwal.SlotBytes); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // superblock is the newest one on the device.
