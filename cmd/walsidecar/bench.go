@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/walsidecar/walsidecar/bench/load"
+	"github.com/walsidecar/walsidecar/load"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/shm"
 )
