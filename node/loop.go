@@ -163,7 +163,7 @@ func (n *Node) issue() {
 			break
 		}
 		now := l.nowNS
-		ready, wakeAt := n.pacer.Ready(now, n.wal.InFlight(), bytes)
+		ready, wakeAt := n.pacer.Ready(now, n.wal.InFlight(), bytes, n.wal.NextBytes())
 		if !ready {
 			if wakeAt != 0 {
 				l.wakeAt(wakeAt)

@@ -94,7 +94,8 @@ func (l *Log) openFrame(c Class, need int) error {
 		return err
 	}
 	l.closeOpen(0)
-	f := l.newFrame(FrameData, head, int(min(uint64(l.g.MaxFrameBytes), l.g.toRingEnd(head))))
+	longest := max(l.frameBytes, l.g.roundUp(uint64(size)))
+	f := l.newFrame(FrameData, head, int(min(longest, l.g.toRingEnd(head))))
 	if f == nil {
 		return ErrWait
 	}
@@ -178,6 +179,27 @@ func (l *Log) QueuedBytes() int {
 		n += len(l.queued.at(i).Buf)
 	}
 	return n
+}
+
+// NextBytes is the length of the frame that Next would return once CloseFrame was
+// called, 0 when there is none.
+func (l *Log) NextBytes() int {
+	switch {
+	case l.queued.count > 0:
+		return len(l.queued.first().Buf)
+	case l.checkpoint.active:
+		rest := FrameHeaderBytes + len(l.checkpoint.state) - l.checkpoint.at
+		return int(min(l.g.roundUp(uint64(rest)), uint64(l.g.MaxFrameBytes)))
+	}
+	return l.OpenBytes()
+}
+
+// LimitFrames makes frames of several items no longer than n bytes from now on; one
+// item may still take the longest frame. It does nothing for n of a block or less.
+func (l *Log) LimitFrames(n int) {
+	if n > int(l.g.BlockBytes) {
+		l.frameBytes = min(uint64(l.g.MaxFrameBytes), uint64(n)&^(uint64(l.g.BlockBytes)-1))
+	}
 }
 
 // InFlight is the number of frames that Next returned and Complete has not seen.

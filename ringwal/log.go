@@ -35,14 +35,15 @@ type FrameBuffers interface {
 // Log is a started log. It has one owner; no method may be called concurrently.
 // Times are CLOCK_BOOTTIME nanoseconds, handed in.
 type Log struct {
-	g        Geometry
-	buffers  FrameBuffers
-	limits   [classCount]uint64 // of head − trim, per class
-	origin   uint64
-	stallNS  int64
-	err      error // sticky
-	closing  bool  // MarkClean was called
-	identity FrameHeader
+	g          Geometry
+	buffers    FrameBuffers
+	limits     [classCount]uint64 // of head − trim, per class
+	origin     uint64
+	frameBytes uint64 // longest frame of several items, see LimitFrames
+	stallNS    int64
+	err        error // sticky
+	closing    bool  // MarkClean was called
+	identity   FrameHeader
 
 	start   uint64 // position of the epoch's first frame
 	head    uint64 // behind the last closed frame
@@ -107,7 +108,7 @@ func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error)
 			ErrTooManyBoundaries, len(sb.Boundaries), MaxBoundaries)
 	}
 	l := &Log{
-		g: sb.Geometry, buffers: b, origin: sb.Origin, stallNS: int64(sb.StallAfter),
+		g: sb.Geometry, buffers: b, origin: sb.Origin, frameBytes: uint64(sb.Geometry.MaxFrameBytes), stallNS: int64(sb.StallAfter),
 		identity: FrameHeader{UUIDHash: xxhash.Sum64(sb.UUID[:]), Epoch: e.Number, IncarnationHash: hash},
 		start:    start, head: start, durable: start, trim: sb.Trim, sum: r.Sum,
 		toProve: r.End, proven: r.Proven,

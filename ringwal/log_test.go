@@ -3,6 +3,7 @@ package ringwal
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -258,6 +259,30 @@ func TestItemSizes(t *testing.T) {
 	r.write('a', tiny.MaxItemBytes())
 	r.write('b', 1)
 	r.holds("ab")
+}
+
+// Several items share a frame up to the limit; a longer one has a frame of its own.
+func TestLimitedFrames(t *testing.T) {
+	r := newRig(t, tiny, 0).start(false)
+	r.log.LimitFrames(2*4096 + 100)
+	before := len(r.durable)
+	for _, n := range []int{4000, 4000, 3000, 12_100, 100} {
+		r.put('a', n)
+	}
+	if got := r.log.NextBytes(); got != 2*4096 {
+		t.Errorf("the next frame has %d bytes", got)
+	}
+	r.drain()
+	var lengths []uint32
+	for _, f := range r.durable[before:] {
+		lengths = append(lengths, f.LengthBytes)
+	}
+	if want := []uint32{2 * 4096, 4096, 12 << 10, 4096}; !slices.Equal(lengths, want) {
+		t.Errorf("frames of %d bytes, want %d", lengths, want)
+	}
+	if got := r.log.NextBytes(); got != 0 {
+		t.Errorf("nothing is left, and the next frame has %d bytes", got)
+	}
 }
 
 // What is not filled of a frame is zero, whatever the buffer held.
