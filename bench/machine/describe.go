@@ -1,0 +1,60 @@
+package machine
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// About says what was measured on, when, and by which command.
+type About struct {
+	CPU      string            `json:"cpu"`
+	Cores    int               `json:"cores"`
+	Kernel   string            `json:"kernel"`
+	Go       string            `json:"go"`
+	Date     string            `json:"date"`
+	Command  string            `json:"command"`
+	Commit   string            `json:"commit"`
+	Versions map[string]string `json:"versions"` // of the peers
+}
+
+// Describe describes this machine and this program; dir is of the repository.
+func Describe(command, dir string) About {
+	a := About{
+		CPU: processor(), Cores: runtime.NumCPU(), Go: runtime.Version(), Date: time.Now().UTC().Format("2 January 2006, 15:04 MST"),
+		Command: command, Versions: map[string]string{},
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		a.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	if out, err := exec.Command("git", "-C", dir, "describe", "--always", "--dirty").Output(); err == nil {
+		a.Commit = strings.TrimSpace(string(out))
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, d := range info.Deps {
+			a.Versions[d.Path] = d.Version
+		}
+	}
+	return a
+}
+
+func processor() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if name, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOARCH
+}

@@ -1,0 +1,82 @@
+// Package report keeps results, and makes tables and plots of them.
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/walsidecar/walsidecar/bench/drive"
+	"github.com/walsidecar/walsidecar/bench/machine"
+)
+
+// Results is a file of results.
+type Results struct {
+	About machine.About  `json:"about"`
+	Runs  []drive.Result `json:"runs"`
+}
+
+// Load reads a file of results.
+func Load(path string) (*Results, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var r Results
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &r, nil
+}
+
+// Save writes the file: one line for each run.
+func (r *Results) Save(path string) error {
+	var b bytes.Buffer
+	about, err := json.MarshalIndent(r.About, "  ", "  ")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(&b, "{\n  \"about\": %s,\n  \"runs\": [", about)
+	for i := range r.Runs {
+		one, err := json.Marshal(&r.Runs[i])
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "\n    %s", one)
+	}
+	b.WriteString("\n  ]\n}\n")
+	unfinished := path + ".unfinished"
+	if err := os.WriteFile(unfinished, b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, path)
+}
+
+// CellName is a cell in words.
+func CellName(c drive.Cell) string {
+	size := fmt.Sprintf("%d B", c.Size)
+	if c.Size%1024 == 0 {
+		size = fmt.Sprintf("%d KiB", c.Size/1024)
+	}
+	if c.Pipelined() {
+		return size + ", pipelined"
+	}
+	if c.Producers == 1 {
+		return size + ", 1 producer"
+	}
+	return fmt.Sprintf("%s, %d producers", size, c.Producers)
+}
+
+// Median is the middle of the values, or the mean of the two in the middle; 0 of none.
+func Median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/walsidecar/walsidecar/bench/drive"
+	"github.com/walsidecar/walsidecar/bench/machine"
+	"github.com/walsidecar/walsidecar/bench/peers"
+	"github.com/walsidecar/walsidecar/bench/report"
+)
+
+// storeVariable names stores where no flag does.
+const storeVariable = "WALSIDECAR_BENCH_STORE"
+
+// suite is the measurement of some systems on some stores.
+type suite struct {
+	plan
+	peers    []peers.Peer
+	stores   []*machine.Store
+	programs string
+	out      string // file of the results; "": none
+	results  report.Results
+	say      io.Writer
+}
+
+// runSuite measures: all systems have their turn at a cell, then at the next one, and all
+// of that several times.
+func runSuite(ctx context.Context, args []string) (err error) {
+	f := flag.NewFlagSet("run", flag.ContinueOnError)
+	named := f.String("plan", "quick", "quick, full or smoke")
+	stores := f.String("store", os.Getenv(storeVariable), "comma list of [LABEL=]STORE: ram or file:DIR (a loop device that is made and removed), a block device (what it holds is DESTROYED), a directory ("+storeVariable+"; default ram as root, else a new directory)")
+	only := f.String("only", "", "comma list of systems; without it, all")
+	cells := f.String("cells", "", "comma list of cells in place of the plan's, such as 1024x16,128xpipe")
+	out := f.String("out", "", "file for the results, JSON; what it holds is replaced")
+	repeats := f.Int("repeats", 0, "in place of the plan's")
+	measure := f.Duration("measure", 0, "length of a cell, in place of the plan's")
+	programs := programsFlag(f)
+	if err := parse(f, args); err != nil {
+		return err
+	}
+	chosenPlan, ok := plans[*named]
+	if !ok {
+		return usageError{fmt.Errorf("-plan %q: legal is quick, full or smoke", *named)}
+	}
+	s := &suite{plan: chosenPlan, programs: *programs, out: *out, say: os.Stdout}
+	if *cells != "" {
+		s.cells = nil
+		for text := range strings.SplitSeq(*cells, ",") {
+			c, err := parseCell(text)
+			if err != nil {
+				return usageError{err}
+			}
+			s.cells = append(s.cells, c)
+		}
+	}
+	if *repeats > 0 {
+		s.repeats = *repeats
+	}
+	if *measure > 0 {
+		s.times.Measure = *measure
+	}
+	if s.peers, err = chosen(*only, *programs, s.say); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.open(*stores); err != nil {
+		return err
+	}
+	s.results.About = machine.Describe("bench "+strings.Join(os.Args[1:], " "), s.programs)
+	return s.run(ctx)
+}
+
+// open opens the stores.
+func (s *suite) open(names string) error {
+	if names == "" {
+		names = "ram"
+		if os.Geteuid() != 0 {
+			dir, err := os.MkdirTemp("", "walsidecar-bench-store-")
+			if err != nil {
+				return err
+			}
+			names = "directory=" + dir
+		}
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		store, err := machine.OpenStore(name)
+		if err != nil {
+			return err
+		}
+		s.stores = append(s.stores, store)
+	}
+	return nil
+}
+
+func (s *suite) close() error {
+	var errs []error
+	for _, store := range s.stores {
+		errs = append(errs, store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *suite) run(ctx context.Context) error {
+	began := time.Now()
+	failed := 0
+	for repeat := range s.repeats {
+		for _, store := range s.stores {
+			for _, c := range s.cells {
+				for _, p := range s.peers {
+					if !p.Measures(c) {
+						continue
+					}
+					r := measureCell(ctx, p, store, c, s.times, s.programs)
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					r.Repeat = repeat + 1
+					if r.Error != "" {
+						failed++
+					}
+					fmt.Fprintf(s.say, "%4.0f s  %d/%d  %s\n", time.Since(began).Seconds(), repeat+1, s.repeats, line(r))
+					s.results.Runs = append(s.results.Runs, r)
+					if err := s.save(); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d runs failed", failed, len(s.results.Runs))
+	}
+	return nil
+}
+
+func (s *suite) save() error {
+	if s.out == "" {
+		return nil
+	}
+	return s.results.Save(s.out)
+}
+
+// line is one run as it is printed.
+func line(r drive.Result) string {
+	what := fmt.Sprintf("%-6s %-20s %-22s", r.Store, report.CellName(r.Cell), r.System)
+	if r.Error != "" {
+		return what + " FAILED: " + r.Error
+	}
+	return fmt.Sprintf("%s %9.0f/s  p50 %7.0f  p99 %7.0f  p99.9 %7.0f µs  cpu %6.2f µs  bytes %5.2f  writes %6.4f  others %.2f cores",
+		what, r.AppendsPerSecond, r.P50, r.P99, r.P999, r.CPU, r.DeviceBytes, r.DeviceWrites, r.ForeignCores)
+}
