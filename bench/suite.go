@@ -26,8 +26,11 @@ type suite struct {
 	stores   []*machine.Store
 	programs string
 	out      string // file of the results; "": none
+	withFio  bool
 	results  report.Results
 	say      io.Writer
+	began    time.Time
+	failed   int
 }
 
 // runSuite measures: all systems have their turn at a cell, then at the next one, and all
@@ -40,6 +43,7 @@ func runSuite(ctx context.Context, args []string) (err error) {
 	cells := f.String("cells", "", "comma list of cells in place of the plan's, such as 1024x16,128xpipe")
 	out := f.String("out", "", "file for the results, JSON; what it holds is replaced")
 	repeats := f.Int("repeats", 0, "in place of the plan's")
+	withFio := f.Bool("fio", true, "measure the raw store with fio too")
 	measure := f.Duration("measure", 0, "length of a cell, in place of the plan's")
 	programs := programsFlag(f)
 	if err := parse(f, args); err != nil {
@@ -49,7 +53,7 @@ func runSuite(ctx context.Context, args []string) (err error) {
 	if !ok {
 		return usageError{fmt.Errorf("-plan %q: legal is quick, full or smoke", *named)}
 	}
-	s := &suite{plan: chosenPlan, programs: *programs, out: *out, say: os.Stdout}
+	s := &suite{plan: chosenPlan, programs: *programs, out: *out, withFio: *withFio && *named != "smoke", say: os.Stdout}
 	if *cells != "" {
 		s.cells = nil
 		for text := range strings.SplitSeq(*cells, ",") {
@@ -107,37 +111,69 @@ func (s *suite) close() error {
 	return errors.Join(errs...)
 }
 
+// run measures everything as often as planned. What failed is in the results too.
 func (s *suite) run(ctx context.Context) error {
-	began := time.Now()
-	failed := 0
-	for repeat := range s.repeats {
+	s.began = time.Now()
+	for repeat := 1; repeat <= s.repeats; repeat++ {
 		for _, store := range s.stores {
 			for _, c := range s.cells {
-				for _, p := range s.peers {
-					if !p.Measures(c) {
-						continue
-					}
-					r := measureCell(ctx, p, store, c, s.times, s.programs)
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					r.Repeat = repeat + 1
-					if r.Error != "" {
-						failed++
-					}
-					fmt.Fprintf(s.say, "%4.0f s  %d/%d  %s\n", time.Since(began).Seconds(), repeat+1, s.repeats, line(r))
-					s.results.Runs = append(s.results.Runs, r)
-					if err := s.save(); err != nil {
-						return err
-					}
+				if err := s.turn(ctx, repeat, store, c); err != nil {
+					return err
 				}
+			}
+			if err := s.fio(ctx, repeat, store); err != nil {
+				return err
 			}
 		}
 	}
-	if failed > 0 {
-		return fmt.Errorf("%d of %d runs failed", failed, len(s.results.Runs))
+	if s.failed > 0 {
+		return fmt.Errorf("%d of %d runs failed", s.failed, len(s.results.Runs))
 	}
 	return nil
+}
+
+// turn measures one cell of each system.
+func (s *suite) turn(ctx context.Context, repeat int, store *machine.Store, c drive.Cell) error {
+	for _, p := range s.peers {
+		if !p.Measures(c) {
+			continue
+		}
+		r := measureCell(ctx, p, store, c, s.times, s.programs)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		r.Repeat = repeat
+		if r.Error != "" {
+			s.failed++
+		}
+		fmt.Fprintf(s.say, "%4.0f s  %d/%d  %s\n", time.Since(s.began).Seconds(), repeat, s.repeats, line(r))
+		s.results.Runs = append(s.results.Runs, r)
+		if err := s.save(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fio measures the raw store, where fio is installed and wanted.
+func (s *suite) fio(ctx context.Context, repeat int, store *machine.Store) error {
+	if !s.withFio {
+		return nil
+	}
+	rows, err := runFio(ctx, store, s.times.Measure)
+	if errors.Is(err, errSkipped) {
+		if repeat == 1 {
+			fmt.Fprintf(s.say, "SKIPPED: fio: %v\n", err)
+		}
+		return nil
+	}
+	for i := range rows {
+		rows[i].Repeat = repeat
+		fmt.Fprintf(s.say, "%4.0f s  %d/%d  %-6s fio %-8s depth %2d  %7d B %9.0f/s  p50 %7.0f  p99 %7.0f  p99.9 %7.0f µs  others %.2f cores\n", time.Since(s.began).Seconds(), repeat, s.repeats,
+			store.Label, rows[i].Engine, rows[i].Depth, rows[i].Bytes, rows[i].WritesPerSecond, rows[i].P50, rows[i].P99, rows[i].P999, rows[i].ForeignCores)
+	}
+	s.results.Fio = append(s.results.Fio, rows...)
+	return errors.Join(err, s.save())
 }
 
 func (s *suite) save() error {

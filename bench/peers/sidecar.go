@@ -111,11 +111,11 @@ func (p *sidecarProcess) Close() error {
 // goSidecar is walsidecar with the Go client. All producers share one client.
 type goSidecar struct {
 	sidecarProcess
-	door    string
-	client  *walsidecar.Client
-	flying  []walsidecar.Ticket
-	waited  int
-	sent    int
+	door   string
+	client *walsidecar.Client
+	flying []walsidecar.Ticket
+	waited int
+	sent   int
 }
 
 func (g *goSidecar) Open(ctx context.Context, s drive.Setup) (err error) {

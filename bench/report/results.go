@@ -4,6 +4,7 @@ package report
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -16,6 +17,7 @@ import (
 type Results struct {
 	About machine.About  `json:"about"`
 	Runs  []drive.Result `json:"runs"`
+	Fio   []Fio          `json:"fio,omitempty"`
 }
 
 // Load reads a file of results.
@@ -38,23 +40,37 @@ func (r *Results) Save(path string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "{\n  \"about\": %s,\n  \"runs\": [", about)
-	for i := range r.Runs {
-		one, err := json.Marshal(&r.Runs[i])
+	fmt.Fprintf(&b, "{\n  \"about\": %s", about)
+	err = errors.Join(saveRows(&b, "runs", r.Runs), saveRows(&b, "fio", r.Fio))
+	if err != nil {
+		return err
+	}
+	b.WriteString("\n}\n")
+	unfinished := path + ".unfinished"
+	if err := os.WriteFile(unfinished, b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, path)
+}
+
+// saveRows writes a list, one line for each element; an empty one not at all.
+func saveRows[T any](b *bytes.Buffer, name string, rows []T) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	fmt.Fprintf(b, ",\n  %q: [", name)
+	for i := range rows {
+		one, err := json.Marshal(&rows[i])
 		if err != nil {
 			return err
 		}
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, "\n    %s", one)
+		fmt.Fprintf(b, "\n    %s", one)
 	}
-	b.WriteString("\n  ]\n}\n")
-	unfinished := path + ".unfinished"
-	if err := os.WriteFile(unfinished, b.Bytes(), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(unfinished, path)
+	b.WriteString("\n  ]")
+	return nil
 }
 
 // CellName is a cell in words.
