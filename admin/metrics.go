@@ -50,7 +50,7 @@ var (
 	records       = describe("records_total", "Records appended.")
 	payloadBytes  = describe("payload_bytes_total", "Bytes of payload appended.")
 	frames        = describe("frames_written_total", "Frames handed to the device.", "kind")
-	deviceWrites  = describe("device_writes_total", "Data-sync writes of frames.")
+	deviceWrites  = describe("device_writes_total", "Data-sync writes, of frames and superblocks.")
 	deviceBytes   = describe("device_written_bytes_total", "Bytes of frames written, padding included.")
 	inFlight      = describe("frames_in_flight", "Frames on their way to the device.")
 	degraded      = describe("log_degraded", "1 while a device write is unusually slow.")

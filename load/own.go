@@ -26,8 +26,8 @@ type Own struct {
 }
 
 // StartOwn formats the blank device or new file at path, opens the raw area beside
-// the log, and runs program as its sidecar, with the device shaped like the profile
-// and waiting for WALSIDECAR_SHM_WAIT.
+// the log, and runs program as its sidecar, with the device shaped like the profile,
+// told what that was bought with, and waiting for WALSIDECAR_SHM_WAIT.
 // It refuses what holds data (node.ErrNotOurs) before any write.
 func StartOwn(ctx context.Context, program, path string, profile device.Profile, waiting string) (own *Own, err error) {
 	o := &Own{path: path, Target: Target{Profile: profile.Name}}
@@ -44,13 +44,25 @@ func StartOwn(ctx context.Context, program, path string, profile device.Profile,
 	}
 	o.Socket = filepath.Join(o.dir, "s")
 	o.HTTP = o.Socket + httpSuffix
-	o.process, err = StartProcess(ctx, o.Socket, program, []string{"serve", "--profile", profile.Name},
+	settings := append(budgets(profile),
 		"WALSIDECAR_WAL="+path, "WALSIDECAR_SOCKET="+o.Socket, "WALSIDECAR_HTTP="+o.HTTP, "WALSIDECAR_STORE=none", "WALSIDECAR_ADMIN=off", "WALSIDECAR_DRAIN=1s", "WALSIDECAR_SHM_WAIT="+waiting)
+	o.process, err = StartProcess(ctx, o.Socket, program, []string{"serve", "--profile", profile.Name}, settings...)
 	if err != nil {
 		return nil, err
 	}
 	o.PID = o.process.cmd.Process.Pid
 	return o, nil
+}
+
+// budgets are the settings that tell a sidecar what the profile's volume was bought with.
+func budgets(profile device.Profile) (settings []string) {
+	if profile.IOPS > 0 {
+		settings = append(settings, fmt.Sprintf("WALSIDECAR_WAL_IOPS=%d", profile.IOPS))
+	}
+	if profile.BytesPerSecond > 0 {
+		settings = append(settings, fmt.Sprintf("WALSIDECAR_WAL_BANDWIDTH=%dB", profile.BytesPerSecond))
+	}
+	return settings
 }
 
 // format makes the log and the raw area.

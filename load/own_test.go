@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		built = filepath.Join(dir, "walsidecar")
-		if out, err := exec.Command("go", "build", "-o", built, "../../cmd/walsidecar").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-o", built, "../cmd/walsidecar").CombinedOutput(); err != nil {
 			panic(string(out))
 		}
 		return m.Run()
@@ -72,7 +72,7 @@ func TestBenchOnAFileOfItsOwnPrintsWhatItIsToPrint(t *testing.T) {
 		}
 		for _, name := range []string{
 			"seconds", "appends", "appends_per_s", "mb_per_s", "p50_us", "p99_us", "p999_us", "max_us", "cpu_us_per_append",
-			"device_writes_per_append", "device_bytes_per_payload_byte", "rtt_p50_us",
+			"device_writes_per_append", "device_writes_per_s", "device_bytes_per_payload_byte", "rtt_p50_us",
 			"raw_p50_us", "raw_p99_us", "raw_mb_per_s", "ratio_p50", "ratio_p99", "ratio_bandwidth",
 		} {
 			if number(name) <= 0 {

@@ -25,6 +25,7 @@ type Report struct {
 	CPU              float64 `json:"cpu_us_per_append"` // client and sidecar
 	ClientCPU        float64 `json:"client_cpu_us_per_append"`
 	DeviceWrites     float64 `json:"device_writes_per_append"`
+	DeviceWritesRate float64 `json:"device_writes_per_s"`
 	DeviceBytes      float64 `json:"device_bytes_per_payload_byte"`
 	RTT              float64 `json:"rtt_p50_us"` // the door alone, with nothing in flight; of shm before a log: the socket's
 

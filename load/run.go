@@ -224,9 +224,10 @@ func (r *run) report() *Report {
 		Seconds: seconds, Appends: r.tally.acked, AppendsPerSecond: rate, MBPerSecond: rate * float64(cell.SizeBytes) / 1e6,
 		P50: micros(l.Quantile(0.5)), P99: micros(l.Quantile(0.99)), P999: micros(l.Quantile(0.999)), Max: micros(l.Max()),
 		CPU: per(micros(r.own+r.sidecar), acked), ClientCPU: per(micros(r.own), acked),
-		DeviceWrites: per(float64(r.device.DeviceWrites), acked),
-		DeviceBytes:  per(float64(r.device.DeviceBytes), float64(r.device.PayloadBytes)),
-		RTT:          micros(r.rtt.Quantile(0.5)),
+		DeviceWrites:     per(float64(r.device.DeviceWrites), acked),
+		DeviceWritesRate: float64(r.device.DeviceWrites) / seconds,
+		DeviceBytes:      per(float64(r.device.DeviceBytes), float64(r.device.PayloadBytes)),
+		RTT:              micros(r.rtt.Quantile(0.5)),
 	}
 	if raw := r.target.Raw; raw != nil {
 		x := &RawReport{

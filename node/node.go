@@ -79,6 +79,8 @@ type Config struct {
 	StallAfter  time.Duration // L; 0: as in the superblock
 	Fencing     Fencing
 	MemoryBytes int64          // budget of the process; the hot tail takes a quarter
+	IOPS        int64          // write operations a second that the volume was bought with; 0: no budget
+	Bandwidth   int64          // bytes a second that it was bought with; 0: no budget
 	Profile     device.Profile // makes the device as slow as a cloud volume
 	SlowAfter   time.Duration  // appends that take longer are logged with their stages; 0: never
 	Server      string         // name and version, for Welcome

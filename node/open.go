@@ -303,7 +303,10 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 	}
 	n.start.epoch = e.Number
 	n.committer = stream.NewCommitter(state.table, n.wal)
-	n.pacer = ringwal.Pacer{QuantumBytes: QuantumBytes, MaxInFlight: WritersInFlight}
+	n.pacer = ringwal.Pacer{QuantumBytes: QuantumBytes, MaxInFlight: WritersInFlight, IOPS: n.cfg.IOPS, BytesPerSecond: n.cfg.Bandwidth}
+	if n.cfg.IOPS > 0 {
+		n.wal.LimitFrames(ringwal.PacerOpBytes)
+	}
 	if err := n.openArchive(n.wal.Superblock()); err != nil {
 		return err
 	}

@@ -75,13 +75,28 @@ func (n *Node) maintain() {
 		}
 	}
 	n.beat()
-	if !l.superBusy {
-		if offset, b, ok := n.wal.NextSuperblock(l.nowNS); ok {
-			l.superBusy = true
-			n.super <- superblockJob{offset: offset, bytes: b}
-		}
-	}
+	n.writeSuperblock()
 	n.sealIfIdle()
+}
+
+// writeSuperblock has the next superblock copy written, if there is one, once the
+// budgets allow it.
+func (n *Node) writeSuperblock() {
+	l := &n.loop
+	if l.superBusy || n.wal.SuperblockInForce() {
+		return
+	}
+	if ok, at := n.pacer.Affords(l.nowNS, ringwal.SlotBytes); !ok {
+		l.wakeAt(at)
+		return
+	}
+	if offset, b, ok := n.wal.NextSuperblock(l.nowNS); ok {
+		l.superBusy = true
+		n.pacer.Charge(l.nowNS, len(b))
+		n.stats.DeviceWrites.Add(1)
+		n.stats.DeviceBytes.Add(uint64(len(b)))
+		n.super <- superblockJob{offset: offset, bytes: b}
+	}
 }
 
 // mayTrim reports whether the last trim is over, and what the next one waits for is

@@ -49,7 +49,9 @@ func newBenchCommand(a *app) *cobra.Command {
 			"count from the intended send time; of producers with 64 in flight or more, one record of 8 is\n" +
 			"timed. Without --rate each producer has --inflight records unanswered (1: the closed loop);\n" +
 			"with it, all together send so many a second, as far as --inflight allows. Over HTTP each\n" +
-			"record is a request of its own.",
+			"record is a request of its own. A --profile shapes the device (latency, operations and bytes a\n" +
+			"second, pauses), and the sidecar is told the same budgets, as WALSIDECAR_WAL_IOPS and\n" +
+			"WALSIDECAR_WAL_BANDWIDTH would tell it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBench(a, cmd, f) },
 	}
@@ -61,7 +63,7 @@ func newBenchCommand(a *app) *cobra.Command {
 	cmd.Flags().IntSliceVar(&f.inFlight, "inflight", []int{1}, "records that each producer has unanswered")
 	cmd.Flags().Float64Var(&f.rate, "rate", 0, "records a second of all producers together; 0: as many as go through")
 	cmd.Flags().DurationVar(&f.duration, "duration", 5*time.Second, "of the load of each result")
-	cmd.Flags().StringVar(&f.profile, "profile", "none", "make the device of --wal as slow as a volume type: gp3, io2 or none")
+	cmd.Flags().StringVar(&f.profile, "profile", "none", "make the device of --wal as slow as a volume type: gp3, io2 or none; gp3:iops=500 with so many operations a second")
 	cmd.Flags().StringVar(&f.shmWait, "shm-wait", "adaptive", "how this process, and a sidecar of its own, wait in shared memory: adaptive, spin or block")
 	cmd.MarkFlagsMutuallyExclusive("wal", "null")
 	addClientFlags(cmd)
@@ -214,7 +216,7 @@ func (a *app) printMeasured(r *load.Report) error {
 	fmt.Fprintf(w, "  cpu µs\t%.2f per append\t(%.2f of the client)\n", r.CPU, r.ClientCPU)
 	fmt.Fprintf(w, "  door µs\t%.0f p50\n", r.RTT)
 	if r.Durable {
-		fmt.Fprintf(w, "  device\t%.4f writes per append\t%.3f bytes per payload byte\n", r.DeviceWrites, r.DeviceBytes)
+		fmt.Fprintf(w, "  device\t%.4f writes per append\t%.3f bytes per payload byte\t%.0f writes/s\n", r.DeviceWrites, r.DeviceBytes, r.DeviceWritesRate)
 	}
 	printRaw(w, r.RawReport)
 	_, err := fmt.Fprintln(w)

@@ -39,7 +39,7 @@ func newServeCommand(a *app) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&profile, "profile", "none", "make the device as slow as a volume type: gp3, io2 or none; for measurements")
+	cmd.Flags().StringVar(&profile, "profile", "none", "make the device as slow as a volume type: gp3, io2 or none, and behind it :iops=N; for measurements")
 	cmd.Flags().BoolVar(&withoutStore, "without-store", false, "serve though the store is not there; nothing leaves the log, and the store fences nobody")
 	cmd.Flags().BoolVar(&storeStartsHere, "store-starts-here", false, "serve though the store lacks what the log has let go: the log had none, or another one")
 	addSettingFlags(cmd)

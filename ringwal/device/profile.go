@@ -2,6 +2,8 @@ package device
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -30,8 +32,12 @@ type Quantile struct {
 // capped at 256 KiB).
 const ssdOpBytes = 256 << 10
 
-// ProfileNamed is the profile "gp3", "io2" or "none"; the error for any other
-// name lists them.
+// maxIOPS is above what any volume is sold with.
+const maxIOPS = 1_000_000
+
+// ProfileNamed is the profile "gp3", "io2" or "none", with ":iops=N" behind the name
+// (1 to 1,000,000) with that many operations per second of ssdOpBytes each. The error
+// for anything else says what there is.
 //
 //   - gp3: the baseline that every volume has, 3,000 IOPS and 125 MiB/s, "single-digit
 //     millisecond" latency (EBS user guide, "General Purpose SSD volumes"). We take
@@ -46,6 +52,20 @@ const ssdOpBytes = 256 << 10
 // io2 with a median of 0.3 ms and one in a hundred above. Pauses stand for what
 // happens when a volume's backend moves: none are documented, some are seen.
 func ProfileNamed(name string) (Profile, error) {
+	kind, option, more := strings.Cut(name, ":")
+	p, err := profileOf(kind)
+	if err == nil && more {
+		digits, named := strings.CutPrefix(option, "iops=")
+		n, bad := strconv.ParseUint(digits, 10, 32)
+		if !named || bad != nil || n < 1 || n > maxIOPS {
+			return Profile{}, fmt.Errorf("profile %q: behind %s: comes iops=N, N from 1 to %d", name, kind, maxIOPS)
+		}
+		p.Name, p.IOPS, p.OpBytes = name, int(n), ssdOpBytes
+	}
+	return p, err
+}
+
+func profileOf(name string) (Profile, error) {
 	switch name {
 	case "none":
 		return Profile{Name: name}, nil
@@ -84,7 +104,7 @@ func ProfileNamed(name string) (Profile, error) {
 			PauseFor:       40 * time.Millisecond,
 		}, nil
 	}
-	return Profile{}, fmt.Errorf("profile %q: want gp3, io2 or none", name)
+	return Profile{}, fmt.Errorf("profile %q: want gp3, io2 or none, and behind it :iops=N for another number of operations", name)
 }
 
 // shapes reports whether p changes anything.

@@ -44,8 +44,23 @@ func TestProfilesByName(t *testing.T) {
 	if Shape(d, profileNamed(t, "none")) != d {
 		t.Error("the profile none puts something in between")
 	}
-	if _, err := ProfileNamed("gp2"); err == nil || err.Error() != `profile "gp2": want gp3, io2 or none` {
-		t.Errorf("an unknown profile: %v", err)
+	few := profileNamed(t, "gp3:iops=100")
+	if few.Name != "gp3:iops=100" || few.IOPS != 100 || few.OpBytes != 256<<10 || few.BytesPerSecond != 125_000_000 || len(few.WriteLatency) != len(gp3.WriteLatency) {
+		t.Errorf("few operations: %+v", few)
+	}
+	if p := profileNamed(t, "none:iops=1000"); p.IOPS != 1000 || p.OpBytes != 256<<10 || p.BytesPerSecond != 0 || len(p.WriteLatency) != 0 {
+		t.Errorf("nothing but operations: %+v", p)
+	}
+	for name, want := range map[string]string{
+		"gp2":              `profile "gp2": want gp3, io2 or none, and behind it :iops=N for another number of operations`,
+		"gp3:":             `profile "gp3:": behind gp3: comes iops=N, N from 1 to 1000000`,
+		"gp3:iops=0":       `profile "gp3:iops=0": behind gp3: comes iops=N, N from 1 to 1000000`,
+		"gp3:iops=1000001": `profile "gp3:iops=1000001": behind gp3: comes iops=N, N from 1 to 1000000`,
+		"gp3:500":          `profile "gp3:500": behind gp3: comes iops=N, N from 1 to 1000000`,
+	} {
+		if _, err := ProfileNamed(name); err == nil || err.Error() != want {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -20,6 +20,8 @@ const Prefix = "WALSIDECAR_"
 type Settings struct {
 	WAL            WALPath        `envconfig:"WALSIDECAR_WAL" default:"./walsidecar-data/wal" legal:"a path, uuid:LOG-UUID or ebs:vol-ID" meaning:"the log: a block device or a file"`
 	WALSize        Size           `envconfig:"WALSIDECAR_WAL_SIZE" min:"32MiB" legal:"a whole number with a unit (B, KiB, MiB, GiB, TiB, kB, MB, GB, TB), at least 32MiB" unset:"1GiB for a new file, a device's own size" meaning:"size of the log"`
+	IOPS           IOPS           `envconfig:"WALSIDECAR_WAL_IOPS" legal:"a whole number from 1 to 1000000" unset:"no limit" meaning:"write operations a second that the volume was bought with; they are never exceeded, and frames are made to need few"`
+	Bandwidth      Size           `envconfig:"WALSIDECAR_WAL_BANDWIDTH" min:"1MB" legal:"a whole number with a unit (B, KiB, MiB, GiB, TiB, kB, MB, GB, TB), at least 1MB" unset:"no limit" meaning:"bytes a second that the volume was bought with"`
 	Store          Store          `envconfig:"WALSIDECAR_STORE" legal:"s3://bucket/prefix?endpoint=…&region=…&path_style=true, a directory, or none" unset:"./walsidecar-data/objects for a file, must be set for a device" meaning:"where records go from the log"`
 	Node           NodeName       `envconfig:"WALSIDECAR_NODE" legal:"1 to 63 of a-z A-Z 0-9 . _ - beginning with a letter or digit" unset:"the one in the log" meaning:"node name; if set, it must match the log's"`
 	Socket         SocketPath     `envconfig:"WALSIDECAR_SOCKET" default:"./walsidecar-data/wal.sock" legal:"a path of at most 107 bytes" meaning:"the Unix socket that clients connect to"`

@@ -57,6 +57,22 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10) + "B"
 }
 
+// IOPS is a number of operations a second; 0 is one that was not set.
+type IOPS int64
+
+// maxIOPS is above what any volume is sold with.
+const maxIOPS = 1_000_000
+
+// Decode parses text; it is what envconfig calls.
+func (i *IOPS) Decode(text string) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || !allDigits(text) || n < 1 || n > maxIOPS {
+		return fmt.Errorf("not a number from 1 to %d", maxIOPS)
+	}
+	*i = IOPS(n)
+	return nil
+}
+
 // allDigits reports whether text is one or more of 0 to 9: no sign, no prefix, no "_".
 func allDigits(text string) bool {
 	return text != "" && strings.Trim(text, "0123456789") == ""
