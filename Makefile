@@ -9,7 +9,7 @@ LDFLAGS  := -s -w -X github.com/walsidecar/walsidecar/sidecar.Version=$(VERSION)
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: run build test check lint race mutations model model-full fuzz soak arm64 prlab bench s3 help
+.PHONY: run build test check lint race mutations model model-full fuzz soak arm64 prlab bench bench-full s3 help
 
 run: build ## build, start the sidecar, append and read back a first record; stop with Ctrl-C
 	@tools/first-run $(BIN)
@@ -26,6 +26,7 @@ check: lint test race ## what a change must pass: lint, tests, race detector
 lint: ## go vet and golangci-lint
 	$(GO) vet ./...
 	$(GOLANGCI) run ./...
+	cd bench && $(GO) vet ./... && $(GOLANGCI) run ./...
 
 race: ## the rooms with goroutines, under the race detector
 	$(GO) test -race -short $(shell tools/rooms race)
@@ -55,13 +56,18 @@ arm64: ## cross-compile everything for arm64; run the unit tests where qemu-user
 prlab: ## tests with real reservations, NVMe and SCSI, in a guest; needs root or sudo once, to install QEMU
 	tools/prlab/test --timeout 900 ./fence ./sidecar/doctor ./e2e -- -test.v
 
-bench: build ## measure on new files: a closed loop, then many producers; see bench --help for devices
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
-	$(BIN) bench --wal "$$dir/closed" --size 1024 --producers 1 --inflight 1 && \
-	$(BIN) bench --wal "$$dir/open" --size 1024 --producers 256 --inflight 16
+bench: ## ten minutes: walsidecar and the peers that are installed, on a device over memory (WALSIDECAR_BENCH_STORE: elsewhere)
+	bench/build
+	bench/bin/bench run -plan quick -out bench/results/quick.json
+	bench/bin/bench report -in bench/results/quick.json -page docs/bench.md -plots docs/bench
+
+bench-full: ## hours: every cell, over memory and over a file
+	bench/build
+	WALSIDECAR_BENCH_STORE=$${WALSIDECAR_BENCH_STORE:-ram,file:/var/tmp} bench/bin/bench run -plan full -out bench/results/full.json
+	bench/bin/bench report -in bench/results/full.json -page docs/bench.md -plots docs/bench
 
 s3: ## an S3 server for development on port 7070, in the foreground; says what to set
 	@tools/s3dev/run
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

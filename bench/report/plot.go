@@ -49,7 +49,7 @@ type series struct {
 	points [][2]float64
 }
 
-// chart has logarithmic axes, but for x where ticks are given: those are its places 1, 2, …
+// chart has logarithmic axes, but for x where ticks are given: those are its places from 1 on.
 type chart struct {
 	title, x, y string
 	ticks       []string
@@ -177,10 +177,13 @@ func (c *chart) vertical(b *strings.Builder, at float64, label string) {
 
 // decade names a power of ten.
 func decade(d float64) string {
-	if d < 0 {
-		return fmt.Sprintf("%g", math.Pow(10, d))
+	switch {
+	case d >= 6:
+		return fmt.Sprintf("%g M", math.Pow(10, d-6))
+	case d >= 4:
+		return fmt.Sprintf("%g k", math.Pow(10, d-3))
 	}
-	return Number(math.Pow(10, d))
+	return fmt.Sprintf("%g", math.Pow(10, d))
 }
 
 // draw writes a line with its points, and its place in the legend. Ours are thick.
