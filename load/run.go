@@ -44,6 +44,7 @@ type run struct {
 	tally   tally
 	rtt     Histogram
 	ring    *walsidecar.Client // for the round trips of a ring, where nothing is behind it
+	lasted  time.Duration      // the load, with what was in flight at the ends of its turns
 	own     time.Duration      // processor time of this process, in the load
 	sidecar time.Duration      // of the sidecar
 	device  counters           // of the load
@@ -128,6 +129,7 @@ func (r *run) turn(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	r.load.collect(&r.tally)
+	r.lasted += after.at.Sub(before.at)
 	r.own += after.own - before.own
 	r.sidecar += after.sidecar - before.sidecar
 	r.device.PayloadBytes += after.device.PayloadBytes - before.device.PayloadBytes
@@ -161,6 +163,7 @@ func (r *run) ping(ctx context.Context) error {
 
 // snapshot is what counts on while the load runs.
 type snapshot struct {
+	at           time.Time
 	own, sidecar time.Duration
 	device       counters
 }
@@ -176,7 +179,7 @@ func (r *run) snapshot(ctx context.Context) (s snapshot, err error) {
 			return s, err
 		}
 	}
-	s.own = cpuOfSelf()
+	s.at, s.own = time.Now(), cpuOfSelf()
 	return s, nil
 }
 
@@ -225,7 +228,7 @@ func (r *run) report() *Report {
 		P50: micros(l.Quantile(0.5)), P99: micros(l.Quantile(0.99)), P999: micros(l.Quantile(0.999)), Max: micros(l.Max()),
 		CPU: per(micros(r.own+r.sidecar), acked), ClientCPU: per(micros(r.own), acked),
 		DeviceWrites:     per(float64(r.device.DeviceWrites), acked),
-		DeviceWritesRate: float64(r.device.DeviceWrites) / seconds,
+		DeviceWritesRate: per(float64(r.device.DeviceWrites), r.lasted.Seconds()),
 		DeviceBytes:      per(float64(r.device.DeviceBytes), float64(r.device.PayloadBytes)),
 		RTT:              micros(r.rtt.Quantile(0.5)),
 	}

@@ -1,9 +1,9 @@
 package ringwal
 
 // PacerBurstNS is how far ahead of its budgets a Pacer lets frames go: long enough that
-// a loop that wakes late does not lose bandwidth, short against what a volume's own
-// queue holds.
-const PacerBurstNS = 5_000_000
+// a loop that wakes late, on a busy machine, does not lose bandwidth; what comes too early
+// waits in the volume's queue instead. It never makes a second hold more operations.
+const PacerBurstNS = 20_000_000
 
 // PacerOpBytes is the longest write that a volume counts as one operation; a longer one
 // counts as several (EBS, SSD volumes). Frames that are no longer make the most of a
