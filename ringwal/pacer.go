@@ -1,8 +1,10 @@
 package ringwal
 
-// PacerBurstNS is how far ahead of its budgets a Pacer lets frames go: long enough that
-// a loop that wakes late, on a busy machine, does not lose bandwidth; what comes too early
-// waits in the volume's queue instead. It never makes a second hold more operations.
+// PacerBurstNS is how far ahead of its budget of bytes a Pacer lets frames go: long enough
+// that a loop that wakes late, on a busy machine, loses none of it; what comes too early
+// waits in the volume's queue instead. Of operations it lets none go ahead by more than
+// half the time of one: a second one that goes at once takes half of what the first could
+// have carried, and then the two halves take turns for ever.
 const PacerBurstNS = 20_000_000
 
 // PacerOpBytes is the longest write that a volume counts as one operation; a longer one
@@ -49,8 +51,9 @@ func (p *Pacer) Ready(nowNS int64, inFlight, waitingBytes, nextBytes int) (ready
 
 // Affords reports whether the budgets allow a write of n bytes now, and if not, when.
 func (p *Pacer) Affords(nowNS int64, n int) (ok bool, wakeAtNS int64) {
-	free := max(p.writesFree, p.bytesFree) - PacerBurstNS
+	free := p.bytesFree - PacerBurstNS
 	if p.issued != nil {
+		free = max(free, p.writesFree-secondNS/p.IOPS/2)
 		last := (p.oldest + p.operations(n) - 1) % len(p.issued)
 		free = max(free, p.issued[last]+secondNS)
 	}
