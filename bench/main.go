@@ -27,6 +27,7 @@ type command struct {
 var commands = []command{
 	{"list", "the systems, and why some cannot be measured here", list},
 	{"run", "measure systems in turns", runSuite},
+	{"more", "measure recovery, takeover, memory, appends beside other work, shaped devices", runMore},
 	{"report", "make tables and plots of results", runReport},
 	{"cell", "measure one cell of one system, on a store that is ready (run calls it)", runCell},
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/walsidecar/walsidecar/bench/drive"
 	"github.com/walsidecar/walsidecar/bench/machine"
+	"github.com/walsidecar/walsidecar/bench/scenario"
+	"github.com/walsidecar/walsidecar/load"
 )
 
 // Results is a file of results.
@@ -18,6 +20,20 @@ type Results struct {
 	About machine.About  `json:"about"`
 	Runs  []drive.Result `json:"runs"`
 	Fio   []Fio          `json:"fio,omitempty"`
+
+	Profiles []Profile           `json:"profiles,omitempty"`
+	Steady   []scenario.Steady   `json:"steady,omitempty"`
+	Recovery []scenario.Recovery `json:"recovery,omitempty"`
+	Takeover []scenario.Takeover `json:"takeover,omitempty"`
+	Memory   []scenario.Memory   `json:"memory,omitempty"`
+	Together []scenario.Together `json:"together,omitempty"`
+}
+
+// Profile is a cell of walsidecar on a device that is shaped like a volume type.
+type Profile struct {
+	Store  string `json:"store"`
+	Repeat int    `json:"repeat"`
+	load.Report
 }
 
 // Load reads a file of results.
@@ -41,7 +57,8 @@ func (r *Results) Save(path string) error {
 		return err
 	}
 	fmt.Fprintf(&b, "{\n  \"about\": %s", about)
-	err = errors.Join(saveRows(&b, "runs", r.Runs), saveRows(&b, "fio", r.Fio))
+	err = errors.Join(saveRows(&b, "runs", r.Runs), saveRows(&b, "fio", r.Fio), saveRows(&b, "profiles", r.Profiles), saveRows(&b, "steady", r.Steady), saveRows(&b, "recovery", r.Recovery),
+		saveRows(&b, "takeover", r.Takeover), saveRows(&b, "memory", r.Memory), saveRows(&b, "together", r.Together))
 	if err != nil {
 		return err
 	}
