@@ -9,6 +9,7 @@ import (
 
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -32,6 +33,11 @@ func (b *scripted) StatusJSON() []byte            { return []byte(`{}`) }
 func (b *scripted) Opened(*session.Session) error { return nil }
 func (b *scripted) Closed(*session.Session)       {}
 
+func (b *scripted) Serve(s *session.Session) { b.Ready(s) }
+
+// Listen is not called: HTTP has no shared memory.
+func (b *scripted) Listen(*shm.Bell, func() time.Duration) func() { panic("no bells here") }
+
 func (b *scripted) Ready(s *session.Session) {
 	go func() {
 		b.mu.Lock()
@@ -42,7 +48,7 @@ func (b *scripted) Ready(s *session.Session) {
 			}
 			c.Release()
 			<-b.release
-			s.Flush()
+			s.Flush(true)
 		}
 	}()
 }

@@ -86,7 +86,7 @@ func foresee(ctx context.Context, c Config) (*Forecast, error) {
 		return nil, err
 	}
 	defer dev.Close()
-	n := &Node{cfg: c, dev: dev, log: c.Log, inbox: newInbox()}
+	n := &Node{cfg: c, dev: dev, log: c.Log}
 	sbs, err := n.identify()
 	if err != nil {
 		return nil, err

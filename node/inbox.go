@@ -9,46 +9,38 @@ import (
 
 // inbox is the only way to the commit loop: sessions that have requests, writes that
 // ended, and functions to run there. A lock is held for a few appends to slices;
-// one wake-up serves all that came before it.
+// one turn serves all that came before it.
 type inbox struct {
 	mu    sync.Mutex
 	ready []*session.Session
 	done  []*device.Write
 	calls []func()
-	bell  chan struct{} // capacity 1
+	turn  *session.Turn
 }
 
-func newInbox() inbox { return inbox{bell: make(chan struct{}, 1)} }
-
-func (b *inbox) ring() {
-	select {
-	case b.bell <- struct{}{}:
-	default:
-	}
-}
-
-// rung reports whether something came since the loop slept last.
-func (b *inbox) rung() bool { return len(b.bell) > 0 }
-
-func (b *inbox) addSession(s *session.Session) {
+func (b *inbox) putSession(s *session.Session) {
 	b.mu.Lock()
 	b.ready = append(b.ready, s)
 	b.mu.Unlock()
-	b.ring()
 }
 
-func (b *inbox) addWrite(w *device.Write) {
+func (b *inbox) addSession(s *session.Session) {
+	b.putSession(s)
+	b.turn.Ring()
+}
+
+func (b *inbox) addWrites(writes []*device.Write) {
 	b.mu.Lock()
-	b.done = append(b.done, w)
+	b.done = append(b.done, writes...)
 	b.mu.Unlock()
-	b.ring()
+	b.turn.Ring()
 }
 
 func (b *inbox) addCall(f func()) {
 	b.mu.Lock()
 	b.calls = append(b.calls, f)
 	b.mu.Unlock()
-	b.ring()
+	b.turn.Ring()
 }
 
 // take moves everything into the given slices, which are reused.

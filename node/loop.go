@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
@@ -43,6 +42,7 @@ type loopState struct {
 	heldUntilNS  int64        // 0: any more
 	nowNS        int64        // CLOCK_BOOTTIME of this round: a system call, so asked for twice at most
 	wakeAtNS     int64        // when the loop must look again without being rung, 0: never
+	ended        bool         // the last round was run
 	look         session.Look // at rings, before the loop sleeps
 }
 
@@ -59,58 +59,94 @@ func (n *Node) run() {
 	n.loop.gone = make(map[*session.Session]struct{})
 	n.loop.trimWanted = true
 	n.loop.lastFrameNS = device.NowNS()
-	n.writers = device.NewWriters(n.dev, WritersInFlight, n.inbox.addWrite)
+	n.writers = device.NewWriters(n.dev, WritersInFlight, n.sleeper.listen, n.inbox.addWrites)
 	n.startUploads()
 	go n.superblocks()
 	go n.commitLoop()
+	n.inbox.turn.Ring()
 }
 
-// commitLoop is the one owner of the state. Each round takes what came in,
-// completes, decides, issues and answers; none of it blocks.
+// commitLoop runs the commit loop whenever it is handed the turn, or something happened
+// that nobody else takes care of, until the log ends.
 func (n *Node) commitLoop() {
 	defer close(n.stopped)
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
+	defer n.sleeper.close()
 	for {
-		l := &n.loop
-		l.ready, l.done, l.calls = n.inbox.take(l.ready, l.done, l.calls)
-		l.nowNS = device.NowNS()
-		idle := len(l.done) == 0 && len(l.calls) == 0
-		l.wakeAtNS = 0
-		n.runCalls()
-		n.completeWrites()
-		decided := n.decide()
-		if decided {
-			l.nowNS = device.NowNS()
+		if !n.sleeper.sleep() && !n.inbox.turn.Claim() {
+			continue
 		}
-		n.publish()
-		n.maintain()
-		n.issue()
-		n.flushSessions()
-		if n.finished() {
-			return
-		}
-		if idle && !decided {
-			if n.wal.InFlight() == 0 {
-				l.look.Before(n.inbox.rung)
+		for !n.rounds(ownRounds) {
+			if n.loop.ended {
+				return
 			}
-			n.sleep(timer)
 		}
 	}
 }
 
-// sleep waits for the bell, or until the loop has to look by itself.
-func (n *Node) sleep(timer *time.Timer) {
-	if n.loop.wakeAtNS == 0 {
-		<-n.inbox.bell
-		return
+const (
+	// guestRounds is how many rounds a goroutine runs that brought something to the loop:
+	// it has work of its own to go back to.
+	guestRounds = 2
+	// ownRounds is the same of the loop's own goroutine, which has none.
+	ownRounds = 1 << 20
+)
+
+// serve runs the commit loop for what the caller has just brought, unless somebody runs it
+// already. The caller holds no lock.
+func (n *Node) serve() {
+	if n.inbox.turn.Claim() && !n.rounds(guestRounds) {
+		n.inbox.turn.HandOver()
 	}
-	timer.Reset(time.Duration(n.loop.wakeAtNS - device.NowNS()))
-	select {
-	case <-n.inbox.bell:
-		timer.Stop()
-	case <-timer.C:
+}
+
+// rounds is the one owner of the state, whichever goroutine has the turn. It runs rounds
+// until there is nothing to do, and gives the turn back; false: it has it still, having
+// run so many, or the log has ended.
+func (n *Node) rounds(most int) bool {
+	for range most {
+		again := n.round()
+		switch {
+		case n.loop.ended:
+			return false
+		case again:
+			continue
+		}
+		if at := n.loop.wakeAtNS; at != 0 {
+			n.sleeper.wakeAt(at, n.loop.nowNS)
+		}
+		if n.inbox.turn.Done() {
+			return true
+		}
 	}
+	return false
+}
+
+// round takes what came in, completes, decides, issues and answers; none of it
+// blocks. It reports whether the next round may find something to do without anything
+// coming in.
+func (n *Node) round() (again bool) {
+	l := &n.loop
+	l.ready, l.done, l.calls = n.inbox.take(l.ready, l.done, l.calls)
+	l.nowNS = device.NowNS()
+	idle := len(l.done) == 0 && len(l.calls) == 0
+	l.wakeAtNS = 0
+	n.runCalls()
+	n.completeWrites()
+	decided := n.decide()
+	if decided {
+		l.nowNS = device.NowNS()
+	}
+	n.publish()
+	n.maintain()
+	n.issue()
+	n.flushSessions()
+	if l.ended = n.finished(); l.ended || !idle || decided {
+		return true
+	}
+	if n.wal.InFlight() == 0 {
+		l.look.Before(n.inbox.turn.Rung)
+	}
+	return false
 }
 
 // wantTrim asks for a look at what can be trimmed, once position is durable.
@@ -238,8 +274,9 @@ func frameBody(f *ringwal.Frame) []byte {
 }
 
 func (n *Node) flushSessions() {
+	alone := len(n.loop.flush) == 1
 	for i, s := range n.loop.flush {
-		s.Flush()
+		s.Flush(alone)
 		n.loop.flush[i] = nil
 	}
 	n.loop.flush = n.loop.flush[:0]

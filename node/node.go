@@ -119,6 +119,7 @@ type Node struct {
 	hold      fenced
 
 	inbox   inbox
+	sleeper *sleeper
 	loop    loopState
 	stats   stats
 	start   start // what the start routine found

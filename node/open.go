@@ -17,6 +17,7 @@ import (
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/session"
 	"github.com/walsidecar/walsidecar/stream"
 )
 
@@ -54,10 +55,16 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 // openOn is Open on a device that was opened exclusively.
 func openOn(ctx context.Context, c Config, dev device.Device) (*Node, error) {
 	n := &Node{
-		cfg: c, dev: dev, log: c.Log, inbox: newInbox(),
+		cfg: c, dev: dev, log: c.Log,
 		failed: make(chan error, 1), stopped: make(chan struct{}), superEnd: make(chan struct{}), super: make(chan superblockJob, 1),
 	}
+	sleeper, err := newSleeper()
+	if err != nil {
+		return nil, fmt.Errorf("no descriptors for the commit loop: %w", err)
+	}
+	n.sleeper, n.inbox.turn = sleeper, session.NewTurn(sleeper.handOver)
 	if err := n.bringUp(ctx); err != nil {
+		defer sleeper.close()
 		n.stopUploads()
 		if n.tail != nil {
 			_ = n.tail.Close()

@@ -64,6 +64,7 @@ type StatusDevice struct {
 	BlockBytes int    `json:"block_bytes"`
 	WriteCache string `json:"write_cache,omitempty"`
 	Profile    string `json:"profile,omitempty"` // shaped like that volume type
+	Engine     string `json:"engine"`            // how it is written: aio, threads
 }
 
 // StatusStart tells what the start routine found.
@@ -122,7 +123,7 @@ func (n *Node) status() *Status {
 		FramesInFlight: n.wal.InFlight(), Appends: n.stats.Appends.Load(), PayloadBytes: n.stats.PayloadBytes.Load(),
 		DeviceWrites: n.stats.DeviceWrites.Load(), DeviceBytes: n.stats.DeviceBytes.Load(),
 		Device: StatusDevice{Kind: string(n.info.Kind), Model: n.info.Model, Serial: n.info.Serial, SizeBytes: n.dev.SizeBytes(),
-			GrownBytes: n.start.grownBytes, BlockBytes: n.dev.BlockBytes(), WriteCache: n.info.WriteCache, Profile: n.cfg.Profile.Name}, Fence: n.fenceStatus(),
+			GrownBytes: n.start.grownBytes, BlockBytes: n.dev.BlockBytes(), WriteCache: n.info.WriteCache, Profile: n.cfg.Profile.Name, Engine: n.Engine()}, Fence: n.fenceStatus(),
 		Start: StatusStart{Clean: n.start.wasClean, RecoverySeconds: n.start.recoverySeconds, WaitedSeconds: n.start.waited.Seconds(),
 			Frames: n.start.recovery.Frames, Records: n.start.recovery.Records, ReadBytes: n.start.recovery.BytesRead,
 			GhostFrames: n.start.recovery.GhostFrames},
@@ -191,8 +192,17 @@ func (n *Node) fillWelcome(sb *ringwal.Superblock) {
 		MaxBatchRecords: stream.MaxBatchRecords, MaxBatchBytes: uint32(sb.Geometry.MaxItemBytes())}
 }
 
+// Engine is how frames are written: device.EngineAIO or device.EngineThreads.
+func (n *Node) Engine() string { return n.writers.Engine() }
+
 // Ready says that s has requests for the commit loop.
 func (n *Node) Ready(s *session.Session) { n.inbox.addSession(s) }
+
+// Serve is Ready, and may run the commit loop on the caller's goroutine.
+func (n *Node) Serve(s *session.Session) {
+	n.inbox.putSession(s)
+	n.serve()
+}
 
 // Opened admits a session unless the log takes none any more.
 func (n *Node) Opened(*session.Session) error {

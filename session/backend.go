@@ -1,7 +1,10 @@
 package session
 
 import (
+	"time"
+
 	"github.com/walsidecar/walsidecar/reader"
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -16,6 +19,15 @@ type Backend interface {
 	// Ready says that s has chunks for the commit loop. It must not block; a
 	// session that is queued already stays queued once. It can come after Closed.
 	Ready(s *Session)
+
+	// Serve is Ready for goroutines that have time and hold no lock: the commit loop may
+	// run on them for a while, see Turn.
+	Serve(s *Session)
+
+	// Listen calls heard at least once after each ring of the bell, also one that came
+	// before, one call at a time, until forget has returned; for as long as heard returns it may be deaf.
+	// heard does not block, and may call Ready.
+	Listen(b *shm.Bell, heard func() (deaf time.Duration)) (forget func())
 
 	// Reader serves durable reads; nil where the log has none.
 	Reader() *reader.Reader

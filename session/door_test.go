@@ -10,6 +10,7 @@ import (
 
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -39,6 +40,11 @@ func (b *held) StatusJSON() []byte            { return []byte(`{"held":true}`) }
 func (b *held) Opened(*session.Session) error { return b.refuse }
 func (b *held) Closed(s *session.Session)     { b.closed <- s }
 func (b *held) Ready(s *session.Session)      { b.ready <- s }
+func (b *held) Serve(s *session.Session)      { b.ready <- s }
+
+func (b *held) Listen(bell *shm.Bell, heard func() time.Duration) func() {
+	return session.ListenApart(bell, heard)
+}
 
 // host is a Host over one Backend that is checked at the test's end.
 type host struct {
@@ -90,6 +96,7 @@ type door struct {
 	left    sync.Once
 	send    chan []byte
 	answers chan answer
+	in      []byte // of a message that is not whole yet
 }
 
 type answer struct {
@@ -156,7 +163,6 @@ func (d *door) writing() {
 	defer d.wg.Done()
 	defer d.kick.Do(func() { close(d.hangUp) })
 	defer close(d.answers)
-	var in []byte
 	for {
 		first, second, err := d.s.NextWrite()
 		if errors.Is(err, io.EOF) {
@@ -168,20 +174,28 @@ func (d *door) writing() {
 			d.s.Written(io.ErrClosedPipe)
 			continue
 		}
-		in = append(append(in, first...), second...)
+		sound := d.took(first) && d.took(second)
 		d.s.Written(nil)
-		for {
-			h, body, rest, ok, err := wire.Message(in)
-			if err != nil {
-				d.t.Errorf("the session wrote garbage: %v", err)
-				return
-			}
-			if !ok {
-				break
-			}
-			d.answers <- answer{h, append([]byte(nil), body...)}
-			in = rest
+		if !sound {
+			return
 		}
+	}
+}
+
+// took takes what the session has sent. No other call is under way.
+func (d *door) took(b []byte) bool {
+	d.in = append(d.in, b...)
+	for {
+		h, body, rest, ok, err := wire.Message(d.in)
+		if err != nil {
+			d.t.Errorf("the session wrote garbage: %v", err)
+			return false
+		}
+		if !ok {
+			return true
+		}
+		d.answers <- answer{h, append([]byte(nil), body...)}
+		d.in = rest
 	}
 }
 

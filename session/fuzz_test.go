@@ -66,7 +66,7 @@ func (r *refuser) run() {
 		}
 		c.Release()
 	}
-	r.s.Flush()
+	r.s.Flush(true)
 }
 
 // feed acts as a door that reads pieces of at most n bytes.

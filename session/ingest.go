@@ -214,7 +214,7 @@ func (s *Session) pass(from, requests, bytes int) error {
 	ready := s.publish(from, s.parsed, requests > 0)
 	s.mu.Unlock()
 	if ready {
-		s.backend.Ready(s)
+		s.backend.Serve(s)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func TestP12_RequestsInFlightAreBounded(t *testing.T) {
 	for i := uint64(1); i <= session.MaxRequests; i++ {
 		d.s.AckAppend(i, 1, i-1, 1, 64*i)
 	}
-	d.s.Flush()
+	d.s.Flush(true)
 	if got := await(d.s, b, 500); got != 500 {
 		t.Fatalf("took %d requests after the answers, want 500", got)
 	}
@@ -161,7 +161,7 @@ func TestWaitingForAnAnswerIsNotIdle(t *testing.T) {
 	takeAll(s)
 	time.Sleep(800 * time.Millisecond)
 	s.AckAppend(1, 1, 0, 1, 0)
-	s.Flush()
+	s.Flush(true)
 	var ack wire.AppendAck
 	d.expect(wire.TypeAppendAck, &ack)
 	d.goodbye(wire.CodeIdleClient)
@@ -241,7 +241,7 @@ func TestP9_AnswersCountUnderTheBudget(t *testing.T) {
 	for i := uint64(1); i <= 4000; i++ {
 		d.s.AnswerError(i, &e)
 		if i%100 == 0 {
-			d.s.Flush()
+			d.s.Flush(true)
 		}
 	}
 	if used := h.budget.Used(); used > h.budget.Total() {
@@ -277,7 +277,7 @@ func TestRequestsOutliveTheirClient(t *testing.T) {
 		t.Error("the memory was given back while the commit loop reads it")
 	}
 	s.AckAppend(1, 1, 0, 1, 0)
-	s.Flush() // goes nowhere
+	s.Flush(true) // goes nowhere
 	c.Release()
 	if used := h.budget.Used(); used != 0 {
 		t.Errorf("%d bytes in use", used)
@@ -294,10 +294,10 @@ func TestGoodbyeIsLast(t *testing.T) {
 	s := <-b.ready
 	await(s, b, 2)
 	s.AckAppend(1, 1, 0, 1, 0)
-	s.Flush()
+	s.Flush(true)
 	s.Goodbye(wire.CodeLogFailed, "a write to the log failed")
 	s.AckAppend(2, 1, 1, 1, 0)
-	s.Flush()
+	s.Flush(true)
 	s.Goodbye(wire.CodeDraining, "too late")
 	var ack wire.AppendAck
 	d.expect(wire.TypeAppendAck, &ack)
@@ -380,7 +380,7 @@ func TestAppendsDoNotAllocate(t *testing.T) {
 			}
 			c.Release()
 		}
-		s.Flush()
+		s.Flush(true)
 		get()
 		request += perRound
 	}

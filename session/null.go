@@ -3,8 +3,10 @@ package session
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/walsidecar/walsidecar/reader"
+	"github.com/walsidecar/walsidecar/shm"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -85,6 +87,14 @@ func (n *Null) Ready(s *Session) {
 	}
 }
 
+// Serve is Ready.
+func (n *Null) Serve(s *Session) { n.Ready(s) }
+
+// Listen has a goroutine hear the bell.
+func (n *Null) Listen(b *shm.Bell, heard func() time.Duration) (forget func()) {
+	return ListenApart(b, heard)
+}
+
 func (n *Null) loop() {
 	defer close(n.done)
 	rung := func() bool { return len(n.wake) > 0 || n.stopped() }
@@ -101,7 +111,7 @@ func (n *Null) loop() {
 					n.answer(s, h, body)
 				}
 				c.Release()
-				s.Flush()
+				s.Flush(true)
 			}
 			n.look.Emptied(s)
 		}

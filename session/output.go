@@ -130,20 +130,31 @@ func (s *Session) AnswerProducer(request uint64, m *wire.ProducerInfo) { s.answe
 // with the next Flush.
 func (s *Session) AnswerTrimmed(request uint64, m *wire.Trimmed) { s.answer(request, m) }
 
-// Flush sends what was answered since the last Flush, with one wake-up of the
-// door. Only the commit loop calls it.
-func (s *Session) Flush() {
+// directBytes is the most that Flush sends itself: the acks of a few requests.
+const directBytes = 4 << 10
+
+// OfferDirect says that the door can send without waiting: send writes what goes now of b,
+// and returns how much that was. It is called before the first ReadBuffer; send is not
+// called while a write of NextWrite is under way.
+func (s *Session) OfferDirect(send func(b []byte) int) { s.direct = send }
+
+// Flush sends what was answered since the last Flush. Alone, no other session has answers
+// now: a few bytes are then sent here and now, as waking the door's goroutine for them
+// takes longer. Only the commit loop calls it.
+func (s *Session) Flush(alone bool) {
 	s.flushRing()
 	s.stageExtents()
 	if len(s.stage) == 0 {
 		return
 	}
 	s.mu.Lock()
-	if s.ended {
+	switch {
+	case s.ended:
 		// The Goodbye is the last message.
 		s.requests -= s.stageRequests
 		s.bytes -= s.stageBytes
-	} else {
+	case alone && s.sendDirect():
+	default:
 		if len(s.out.pending) == 0 {
 			s.out.pending, s.stage = s.stage, s.out.pending
 		} else {
@@ -158,6 +169,25 @@ func (s *Session) Flush() {
 	s.mu.Unlock()
 	s.stage = s.stage[:0]
 	s.stageRequests, s.stageBytes = 0, 0
+}
+
+// sendDirect sends what is staged, if nothing has to go before it, and reports whether all
+// of it went; what did not is staged still. Called with s.mu held.
+func (s *Session) sendDirect() bool {
+	if s.direct == nil || len(s.stage) > directBytes || s.out.size() > 0 || !s.writing.IsZero() || s.files != nil {
+		return false
+	}
+	n := s.direct(s.stage)
+	if n < len(s.stage) {
+		s.stage = s.stage[:copy(s.stage, s.stage[n:])]
+		return false
+	}
+	s.requests -= s.stageRequests
+	s.bytes -= s.stageBytes
+	if s.blocked && s.room() {
+		s.readable.Signal()
+	}
+	return true
 }
 
 func (s *Session) answer(request uint64, m message) {

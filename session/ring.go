@@ -17,9 +17,9 @@ import (
 // s.ring is set by the reading goroutine before any request of the session reaches
 // the commit loop, and taken away by the commit loop, both with s.mu held.
 type ring struct {
-	door  *shm.Door
-	bytes int64         // taken from the budget
-	heard chan struct{} // closed when listen has ended
+	door   *shm.Door
+	bytes  int64  // taken from the budget
+	forget func() // ends the listening to the bell
 
 	// The commit loop.
 	extents []wire.AckExtent // not yet published
@@ -97,7 +97,7 @@ func (s *Session) openShm(h wire.Header, m *wire.ShmOpen) error {
 		return s.reply(noDoor(err), h.Request)
 	}
 	door.Arm(0)
-	r := &ring{door: door, bytes: need, heard: make(chan struct{}), spinner: shm.NewSpinner(s.host.options.Waiting, int(s.peer.PID))}
+	r := &ring{door: door, bytes: need, spinner: shm.NewSpinner(s.host.options.Waiting, int(s.peer.PID))}
 	info := wire.ShmInfo{Layout: shm.Version, MaxMessageBytes: uint32(shm.MaxMessageBytes(size)), MaxRequests: shm.MaxRequests,
 		RingBytes: uint64(size), CompletionBytes: shm.CompletionBytes}
 	s.mu.Lock()
@@ -107,7 +107,7 @@ func (s *Session) openShm(h wire.Header, m *wire.ShmOpen) error {
 		s.writable.Signal()
 	}
 	s.mu.Unlock()
-	go s.listen(r)
+	r.forget = s.backend.Listen(door.Bell, s.hear(r))
 	return nil
 }
 
@@ -139,27 +139,44 @@ func (s *Session) takeRing(n int64) bool {
 	return false
 }
 
-// listen hears the bell of the client, and makes the session ready for the commit
-// loop if that sleeps.
-func (s *Session) listen(r *ring) {
-	defer close(r.heard)
+// hear returns what is done when the client rings: the session is ready for the commit
+// loop, if that sleeps.
+func (s *Session) hear(r *ring) func() (deaf time.Duration) {
 	vain, last := 0, uint32(0)
-	r.door.Bell.Listen(func() {
+	return func() time.Duration {
 		if r.door.Disarm() {
 			vain = 0
 			s.backend.Ready(s)
-			return
+			return 0
 		}
 		// A client rings once per sleep; one that crossed with its end was not in vain.
 		if now := r.door.Sleeps(); now != last {
 			vain, last = 0, now
 		} else if vain++; vain > vainBells {
-			time.Sleep(vainPause)
+			return vainPause
 		}
-	})
+		return 0
+	}
 }
 
-// stopListening ends listen and closes descriptors that were not handed over. The
+// ListenApart is Backend.Listen by a goroutine of its own.
+func ListenApart(b *shm.Bell, heard func() (deaf time.Duration)) (forget func()) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.Listen(func() {
+			if deaf := heard(); deaf > 0 {
+				time.Sleep(deaf)
+			}
+		})
+	}()
+	return func() {
+		_ = b.Close() // ends Listen
+		<-ended
+	}
+}
+
+// stopListening ends the listening and closes descriptors that were not handed over. The
 // door calls it by way of Finish.
 func (s *Session) stopListening() {
 	s.mu.Lock()
@@ -172,8 +189,8 @@ func (s *Session) stopListening() {
 	s.files, s.passing = nil, nil
 	s.mu.Unlock()
 	if r != nil {
+		r.forget()
 		_ = r.door.Bell.Close()
-		<-r.heard
 	}
 }
 

@@ -46,9 +46,10 @@ type Session struct {
 	skip        int    // bytes of a refused message that are still to come
 	chargeTail  uint32 // next charge to be set
 	hello       [wire.MaxHelloBytes]byte
-	admitted    bool // Hello was accepted
-	handsOver   bool // the door can pass descriptors
-	shmAllowed  bool // negotiated
+	admitted    bool               // Hello was accepted
+	handsOver   bool               // the door can pass descriptors
+	direct      func(b []byte) int // see OfferDirect
+	shmAllowed  bool               // negotiated
 	backend     Backend
 	client      string
 

@@ -3,6 +3,7 @@ package session_test
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -208,7 +209,7 @@ func TestChunks(t *testing.T) {
 	for range got {
 		s.AnswerTrimmed(1, &wire.Trimmed{})
 	}
-	s.Flush()
+	s.Flush(true)
 }
 
 // A chunk's bytes stay as they are until it is released, whatever comes meanwhile;
@@ -267,7 +268,7 @@ func TestAcksCollapse(t *testing.T) {
 	s.AnswerError(5, &wire.Error{Code: wire.CodeSealed})
 	s.AckAppend(6, 2, 2, 2, 4352)
 	s.AnswerResult(7, &wire.AppendResult{Position: 4400, Placed: []wire.Placed{{Stream: 1, Offset: 13, Count: 1}, {Stream: 2, Offset: 4, Count: 1}}})
-	s.Flush()
+	s.Flush(true)
 	var ack wire.AppendAck
 	d.expect(wire.TypeAppendAck, &ack)
 	want := []wire.AckExtent{{Request: 1, Stream: 1, Offset: 10, Position: 4096, Requests: 3, Records: 1, Step: 64},
@@ -289,4 +290,46 @@ func drain(s *session.Session) {
 	for c := s.PopChunk(); c != nil; c = s.PopChunk() {
 		c.Release()
 	}
+}
+
+// Answers that a flush sends itself, whole, in part or not at all, and those that the
+// door's goroutine writes come in the order in which they were given.
+func TestDirectAnswersKeepTheirPlace(t *testing.T) {
+	b := newHeld()
+	d := newHost(t, b, testBudget, session.Times{}).connect()
+	const requests = 64
+	var talk []byte
+	for i := uint64(1); i <= requests; i++ {
+		talk = (&wire.StreamTrim{Stream: 1, Before: i}).AppendTo(talk, i)
+	}
+	d.write(talk)
+	s := <-b.ready
+	whole, part := 0, 0
+	s.OfferDirect(func(b []byte) int {
+		n := []int{0, len(b) / 3, len(b)}[(whole+part)%3]
+		if n == len(b) {
+			whole++
+		} else {
+			part++
+		}
+		d.took(b[:n])
+		return n
+	})
+	for i := uint64(1); i <= requests; i++ {
+		s.AnswerTrimmed(i, &wire.Trimmed{FirstOffset: i})
+		s.Flush(i%5 != 0)
+		for i%2 == 0 && s.Pending() > 0 { // else the next one finds some before it
+			runtime.Gosched()
+		}
+	}
+	for i := uint64(1); i <= requests; i++ {
+		var m wire.Trimmed
+		if h := d.expect(wire.TypeTrimmed, &m); h.Request != i || m.FirstOffset != i {
+			t.Fatalf("answer %d is of request %d", i, h.Request)
+		}
+	}
+	if whole == 0 || part == 0 {
+		t.Errorf("%d flushes sent all, %d a part: the test tests nothing", whole, part)
+	}
+	drain(s)
 }

@@ -186,6 +186,14 @@ func openBell(fd int) (*Bell, error) {
 	return b, nil
 }
 
+// Control calls use with the bell's descriptor, which is good until use returns.
+func (b *Bell) Control(use func(fd int) error) (err error) {
+	if cerr := b.raw.Control(func(fd uintptr) { err = use(int(fd)) }); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
 // descriptor returns another descriptor of the bell.
 func (b *Bell) descriptor() (copied int, err error) {
 	if cerr := b.raw.Control(func(fd uintptr) { copied, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {

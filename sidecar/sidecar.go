@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -108,6 +109,11 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		// The hot tail lies outside of what the garbage collector sees.
 		debug.SetMemoryLimit(int64(o.Settings.Memory) * 3 / 4)
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		// The commit loop sleeps in the kernel by itself, which the scheduler learns late:
+		// without one more than there are processors the others would wait for that.
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
 	}
 	defer p.close()
 	if err := p.open(ctx); errors.Is(err, errStopped) {
@@ -359,7 +365,7 @@ func (p *process) serve() (int, error) {
 	n := p.node.Load()
 	p.serveDoors()
 	p.phase.Store(new(serving))
-	attributes := []any{"socket", p.Settings.Socket.Absolute(), "log", p.path, "start_seconds", time.Since(p.began).Seconds()}
+	attributes := []any{"socket", p.Settings.Socket.Absolute(), "log", p.path, "engine", n.Engine(), "start_seconds", time.Since(p.began).Seconds()}
 	if p.http != nil {
 		attributes = append(attributes, "http", p.Settings.HTTP.Path().Absolute())
 	}

@@ -23,6 +23,11 @@ type conn struct {
 	// Of the writing goroutine, reused.
 	parts   [2][]byte
 	buffers net.Buffers
+
+	// Of send.
+	now     []byte
+	went    int
+	sendNow func(fd uintptr) bool
 }
 
 func newConn(nc *net.UnixConn) (*conn, error) {
@@ -31,6 +36,12 @@ func newConn(nc *net.UnixConn) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{net: nc, raw: raw}
+	c.sendNow = func(fd uintptr) bool {
+		// An error comes again in the write, or the read, that follows.
+		n, _ := unix.Write(int(fd), c.now)
+		c.went = max(n, 0)
+		return true
+	}
 	if c.peer, err = PeerOf(raw); err != nil {
 		return nil, err
 	}
@@ -128,6 +139,14 @@ func (c *conn) write() {
 		}
 		c.session.Written(err)
 	}
+}
+
+// send writes what the socket takes of b at once.
+func (c *conn) send(b []byte) int {
+	c.now, c.went = b, 0
+	_ = c.raw.Write(c.sendNow) // fails when the socket is closed
+	c.now = nil
+	return c.went
 }
 
 // writeWith writes both slices, with descriptors at the first byte.

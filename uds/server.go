@@ -139,6 +139,7 @@ func (s *Server) open(nc *net.UnixConn) (*conn, error) {
 		return nil, err
 	}
 	c.session.OfferShm()
+	c.session.OfferDirect(c.send)
 	s.conns[c] = struct{}{}
 	return c, nil
 }

@@ -119,6 +119,21 @@ func TestP1_WriteSyncReachesTheMedium(t *testing.T) {
 			t.Errorf("10 writes flushed the disk %d times (pwritev2: %v)", n, d.(*raw).pwritev2)
 		}
 	}
+	engines(t, func(t *testing.T, listen Listen) {
+		done := make(chan *Write, 1)
+		w := NewWriters(d, 1, listen, each(func(write *Write) { done <- write }))
+		defer w.Stop(time.Minute)
+		before := flushes(t, loop)
+		for i := range 10 {
+			w.Submit(&Write{Buf: b, Offset: int64(i) * 4096})
+			if write := <-done; write.Err != nil {
+				t.Fatal(write.Err)
+			}
+		}
+		if n := flushes(t, loop) - before; n < 10 {
+			t.Errorf("10 writes flushed the disk %d times", n)
+		}
+	})
 	before := flushes(t, loop)
 	if err := d.Flush(); err != nil {
 		t.Fatal(err)

@@ -57,6 +57,19 @@ func (r *raw) ReadAt(p []byte, offset int64) (int, error) {
 }
 
 func (r *raw) WriteSync(p []byte, offset int64) error {
+	if err := r.checkWrite(p, offset); err != nil {
+		return err
+	}
+	if !r.enter() {
+		return &Error{Op: OpWrite, Path: r.path, Offset: offset, Length: len(p), Err: ErrClosed}
+	}
+	n, err := r.pwriteSync(p, offset)
+	r.leave()
+	return r.wrote(p, offset, n, err)
+}
+
+// checkWrite finds what the kernel need not be asked for.
+func (r *raw) checkWrite(p []byte, offset int64) error {
 	if err := CheckRange(r, OpWrite, p, offset); err != nil {
 		return err
 	}
@@ -66,11 +79,12 @@ func (r *raw) WriteSync(p []byte, offset int64) error {
 	if !aligned(p, r.block) {
 		return &Error{Op: OpWrite, Path: r.path, Offset: offset, Length: len(p), Err: errMemory}
 	}
-	if !r.enter() {
-		return &Error{Op: OpWrite, Path: r.path, Offset: offset, Length: len(p), Err: ErrClosed}
-	}
-	n, err := r.pwriteSync(p, offset)
-	r.leave()
+	return nil
+}
+
+// wrote is what a write comes to of which the kernel says that n bytes were written, or
+// err.
+func (r *raw) wrote(p []byte, offset int64, n int, err error) error {
 	if err == nil && n != len(p) {
 		// The rest is not tried: after a part of a write, what is on the
 		// medium is unknown, and the kernel would have taken it all if it could.

@@ -27,26 +27,34 @@ type Write struct {
 	CompletedNS int64 // NowNS when WriteSync returned
 }
 
-// Writers is a fixed set of goroutines that write to one device. Each takes one
-// write at a time, in the order of Submit; they complete in any order.
+// Writers has one device written to, several writes at once, without making the caller
+// wait. A block device or a file is written by the kernel's asynchronous I/O where there is
+// one; other devices, and what the kernel cannot take at once, by a fixed set of goroutines.
+// Writes begin in the order of Submit and complete in any order.
 type Writers struct {
 	device    Device
-	completed func(*Write)
+	completed func([]*Write)
+	kernel    *aio // nil: only goroutines
 	queue     chan *Write
 	quit      chan struct{} // closed by Stop
-	left      chan struct{} // closed when the last goroutine is gone
-	running   atomic.Int64
-	stopping  atomic.Bool
+	left      chan struct{} // closed when nothing is being written any more after Stop
+	busy      atomic.Int64  // goroutines, and writes that the kernel has
 
-	mu        sync.Mutex // serialises completed
-	abandoned bool       // Stop has returned without waiting for all
-	writing   []*Write   // what each goroutine has in the kernel
+	mu        sync.Mutex
+	stopping  bool
+	abandoned bool     // Stop has returned without waiting for all
+	writing   []*Write // what each goroutine has in the kernel
 }
 
-// NewWriters starts n goroutines, 1 to MaxWriters (else it panics: n is the
-// program's own). completed is called for every write, one call at a time, on a
-// writer's goroutine; it must neither block nor call Stop.
-func NewWriters(d Device, n int, completed func(*Write)) *Writers {
+// Listen calls heard after each event of a descriptor, one call at a time, until forget has
+// returned; it may be deaf to it for as long as heard returns.
+type Listen func(fd int, heard func() (deaf time.Duration)) (forget func(), err error)
+
+// NewWriters returns writers with n goroutines, 1 to MaxWriters (else it panics: n is the
+// program's own). With listen the kernel's asynchronous I/O is used where there is one. completed is called with every write once, several together that
+// ended at about the same time; it may be called by several goroutines at once, must not call Stop,
+// and does not keep the slice.
+func NewWriters(d Device, n int, listen Listen, completed func([]*Write)) *Writers {
 	if n < 1 || n > MaxWriters {
 		panic(fmt.Sprintf("device.NewWriters: %d writers: want 1 to %d", n, MaxWriters))
 	}
@@ -58,20 +66,48 @@ func NewWriters(d Device, n int, completed func(*Write)) *Writers {
 		left:      make(chan struct{}),
 		writing:   make([]*Write, n),
 	}
-	w.running.Store(int64(n))
+	if r, ok := d.(*raw); ok && listen != nil {
+		w.kernel, _ = newAIO(r, listen, w.kernelWrote, w.kernelLeft) // goroutines do as well
+	}
+	w.busy.Store(int64(n))
 	for i := range n {
 		go w.run(i)
 	}
 	return w
 }
 
+// Engines are how a device is written: by the kernel alone, or by threads that wait for it.
+const (
+	EngineAIO     = "aio"
+	EngineThreads = "threads"
+)
+
+// Engine is EngineAIO or EngineThreads.
+func (w *Writers) Engine() string {
+	if w.kernel != nil {
+		return EngineAIO
+	}
+	return EngineThreads
+}
+
 // Submit hands write over. It never blocks and allocates nothing. False means
 // that it was not taken: WriterQueue writes wait already, or Stop was called.
 func (w *Writers) Submit(write *Write) bool {
-	if w.stopping.Load() {
+	w.mu.Lock()
+	stopping := w.stopping
+	if !stopping {
+		w.busy.Add(1)
+	}
+	w.mu.Unlock()
+	if stopping {
 		return false
 	}
 	write.SubmittedNS = NowNS()
+	// What waits for a goroutine goes first.
+	if w.kernel != nil && len(w.queue) == 0 && w.kernel.submit(write) {
+		return true
+	}
+	defer w.leave()
 	select {
 	case w.queue <- write:
 		return true
@@ -80,23 +116,56 @@ func (w *Writers) Submit(write *Write) bool {
 	}
 }
 
+func (w *Writers) leave() {
+	if w.busy.Add(-1) == 0 {
+		close(w.left)
+	}
+}
+
+// kernelWrote hands over what the kernel has written.
+func (w *Writers) kernelWrote(writes []*Write) {
+	w.mu.Lock()
+	abandoned := w.abandoned
+	w.mu.Unlock()
+	if !abandoned {
+		w.completed(writes)
+	}
+	for range writes {
+		w.leave()
+	}
+}
+
+// kernelLeft takes a write that the kernel could not go on with at once.
+func (w *Writers) kernelLeft(write *Write) {
+	defer w.leave()
+	select {
+	case w.queue <- write:
+	default:
+		write.Err, write.CompletedNS = fmt.Errorf("%w: %d writes wait already", ErrWrite, WriterQueue), NowNS()
+		w.completed([]*Write{write})
+	}
+}
+
 // Stop lets the writes that are in the kernel end, and gives up those that still
 // wait in the queue: they are neither written nor handed to completed. It returns
-// when no goroutine is left; or after patience, with the writes that are stuck in
+// when nothing is being written; or after patience, with the writes that are stuck in
 // the kernel: the device may still read their buffers, so that these and the
-// Writes themselves must never be touched again. completed is not called after
-// Stop returned. Only the first call does anything.
+// Writes themselves must never be touched again. completed is not called with one of these
+// after Stop returned. Only the first call does anything.
 func (w *Writers) Stop(patience time.Duration) (stuck []*Write) {
-	if !w.stopping.CompareAndSwap(false, true) {
+	w.mu.Lock()
+	stopped := w.stopping
+	w.stopping = true
+	w.mu.Unlock()
+	if stopped {
 		return nil
 	}
 	close(w.quit)
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-w.left:
+	if w.allLeft(patience) {
+		if w.kernel != nil {
+			w.kernel.close()
+		}
 		return nil
-	case <-timer.C:
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,15 +175,36 @@ func (w *Writers) Stop(patience time.Duration) (stuck []*Write) {
 			stuck = append(stuck, write)
 		}
 	}
+	if w.kernel != nil {
+		stuck = w.kernel.inKernel(stuck)
+	}
 	return stuck
 }
 
-func (w *Writers) run(self int) {
-	defer func() {
-		if w.running.Add(-1) == 0 {
-			close(w.left)
+// allLeft waits until nothing is being written, and reports whether that came to be. Who
+// listens may have ended, or be the caller: what the kernel tells is asked for here.
+func (w *Writers) allLeft(patience time.Duration) bool {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		if w.kernel != nil {
+			w.kernel.heard()
 		}
-	}()
+		select {
+		case <-w.left:
+			return true
+		case <-timer.C:
+			return false
+		case <-look.C:
+		}
+	}
+}
+
+func (w *Writers) run(self int) {
+	defer w.leave()
+	var one [1]*Write
 	for {
 		select {
 		case <-w.quit:
@@ -127,6 +217,8 @@ func (w *Writers) run(self int) {
 			if !w.end(self, write, err, NowNS()) {
 				return
 			}
+			one[0] = write
+			w.completed(one[:])
 		}
 	}
 }
@@ -135,7 +227,7 @@ func (w *Writers) run(self int) {
 func (w *Writers) begin(self int, write *Write) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.stopping.Load() {
+	if w.stopping {
 		return false
 	}
 	w.writing[self] = write
@@ -151,6 +243,5 @@ func (w *Writers) end(self int, write *Write, err error, nowNS int64) bool {
 	}
 	w.writing[self] = nil
 	write.Err, write.CompletedNS = err, nowNS
-	w.completed(write)
 	return true
 }

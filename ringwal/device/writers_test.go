@@ -8,6 +8,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // gated is a device whose writes wait until the test lets them go.
@@ -41,14 +44,72 @@ func (g *gated) WriteSync(_ []byte, offset int64) error {
 	}
 }
 
+// each returns a completed that does f with every write.
+func each(f func(*Write)) func([]*Write) {
+	return func(writes []*Write) {
+		for _, w := range writes {
+			f(w)
+		}
+	}
+}
+
+// engines runs test with writers of both kinds.
+func engines(t *testing.T, test func(t *testing.T, listen Listen)) {
+	t.Run("threads", func(t *testing.T) { test(t, nil) })
+	t.Run("aio", func(t *testing.T) {
+		w := NewWriters(newFile(t, 1<<20), 1, listenApart, func([]*Write) {})
+		defer w.Stop(time.Minute)
+		if w.Engine() != EngineAIO {
+			t.Skip("this kernel has no asynchronous I/O: a user-mode emulator, or a sandbox")
+		}
+		test(t, listenApart)
+	})
+}
+
+// listenApart listens with a goroutine, as the node does in its commit loop.
+func listenApart(fd int, heard func() time.Duration) (forget func(), err error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET&0xffffffff}
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
+		return nil, err
+	}
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		var events [1]unix.EpollEvent
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			if n, _ := unix.EpollWait(epoll, events[:], 20); n > 0 {
+				heard()
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+		_ = unix.Close(epoll)
+	}, nil
+}
+
 func TestWritersWriteEverythingOnce(t *testing.T) {
+	engines(t, writeEverythingOnce)
+}
+
+func writeEverythingOnce(t *testing.T, listen Listen) {
 	d := newFile(t, 4<<20)
 	rng := newRand(t)
 	var mu sync.Mutex
 	seen := map[int64]int{}
 	done := make(chan struct{})
 	writes := make([]*Write, 200)
-	w := NewWriters(d, 4, func(write *Write) {
+	w := NewWriters(d, 4, listen, each(func(write *Write) {
 		mu.Lock()
 		defer mu.Unlock()
 		if write.Err != nil || write.CompletedNS < write.SubmittedNS || write.SubmittedNS == 0 {
@@ -57,7 +118,7 @@ func TestWritersWriteEverythingOnce(t *testing.T) {
 		if seen[write.Offset]++; len(seen) == len(writes) {
 			close(done)
 		}
-	})
+	}))
 	for i, block := range rng.Perm(len(writes)) {
 		writes[i] = &Write{Buf: patterned(t, 4096, byte(block)), Offset: int64(block) * 4096, Owner: block}
 		if !w.Submit(writes[i]) {
@@ -82,7 +143,7 @@ func TestWritersWriteEverythingOnce(t *testing.T) {
 func TestWritersBeginInOrderAndGoOnAfterAnError(t *testing.T) {
 	g := newGated(t)
 	completed := make(chan *Write, 10)
-	w := NewWriters(g, 1, func(write *Write) { completed <- write })
+	w := NewWriters(g, 1, nil, each(func(write *Write) { completed <- write }))
 	for i := range 3 {
 		w.Submit(&Write{Offset: int64(i)})
 	}
@@ -100,7 +161,7 @@ func TestWritersBeginInOrderAndGoOnAfterAnError(t *testing.T) {
 
 func TestSubmitNeverBlocks(t *testing.T) {
 	g := newGated(t)
-	w := NewWriters(g, 1, func(*Write) {})
+	w := NewWriters(g, 1, nil, func([]*Write) {})
 	w.Submit(&Write{})
 	<-g.entered // it is in the kernel; the queue is empty
 	taken := 0
@@ -122,7 +183,7 @@ func TestSubmitNeverBlocks(t *testing.T) {
 func TestStopLetsRunningWritesEndAndGivesUpTheQueue(t *testing.T) {
 	g := newGated(t)
 	var completed atomic.Int64
-	w := NewWriters(g, 2, func(*Write) { completed.Add(1) })
+	w := NewWriters(g, 2, nil, each(func(*Write) { completed.Add(1) }))
 	for range 10 {
 		w.Submit(&Write{})
 	}
@@ -144,7 +205,7 @@ func TestStopLetsRunningWritesEndAndGivesUpTheQueue(t *testing.T) {
 func TestStopDoesNotHangOnAStuckWrite(t *testing.T) {
 	g := newGated(t)
 	var completed atomic.Int64
-	w := NewWriters(g, 3, func(*Write) { completed.Add(1) })
+	w := NewWriters(g, 3, nil, each(func(*Write) { completed.Add(1) }))
 	first, second := &Write{Offset: 4096}, &Write{Offset: 8192}
 	w.Submit(first)
 	w.Submit(second)
@@ -171,9 +232,13 @@ func TestStopDoesNotHangOnAStuckWrite(t *testing.T) {
 }
 
 func TestWritersAllocateNothing(t *testing.T) {
+	engines(t, writersAllocateNothing)
+}
+
+func writersAllocateNothing(t *testing.T, listen Listen) {
 	d := newFile(t, 1<<20)
 	done := make(chan struct{}, 1)
-	w := NewWriters(d, 2, func(*Write) { done <- struct{}{} })
+	w := NewWriters(d, 2, listen, func([]*Write) { done <- struct{}{} })
 	defer w.Stop(time.Minute)
 	write := &Write{Buf: buffer(t, 4096)}
 	n := testing.AllocsPerRun(50, func() {
@@ -193,7 +258,7 @@ func TestWritersRefuseASillyNumber(t *testing.T) {
 					t.Errorf("%d writers were started", n)
 				}
 			}()
-			NewWriters(nil, n, nil)
+			NewWriters(nil, n, nil, nil)
 		}()
 	}
 }
@@ -201,7 +266,7 @@ func TestWritersRefuseASillyNumber(t *testing.T) {
 func BenchmarkWriters(b *testing.B) {
 	d := newFile(b, 64<<20)
 	done := make(chan *Write, 8)
-	w := NewWriters(d, 8, func(write *Write) { done <- write })
+	w := NewWriters(d, 8, listenApart, each(func(write *Write) { done <- write }))
 	defer w.Stop(time.Minute)
 	for range 8 {
 		done <- &Write{Buf: buffer(b, 256<<10)}
@@ -216,5 +281,80 @@ func BenchmarkWriters(b *testing.B) {
 	}
 	for range 8 {
 		<-done
+	}
+}
+
+// What the kernel is given and refuses, and what the writers find out before, is told
+// alike by both engines.
+func TestWritersTellErrors(t *testing.T) {
+	engines(t, func(t *testing.T, listen Listen) {
+		d := newFile(t, 1<<20)
+		completed := make(chan *Write, 1)
+		w := NewWriters(d, 1, listen, each(func(write *Write) { completed <- write }))
+		defer w.Stop(time.Minute)
+		for name, c := range map[string]struct {
+			write Write
+			want  error
+		}{
+			"beyond the end": {Write{Buf: buffer(t, 4096), Offset: 1 << 20}, ErrOutOfRange},
+			"not aligned":    {Write{Buf: buffer(t, 4096), Offset: 512}, ErrNotAligned},
+			"no memory":      {Write{Buf: unmapped(t)}, syscall.EFAULT},
+		} {
+			if !w.Submit(&c.write) {
+				t.Fatalf("%s: not taken", name)
+			}
+			var e *Error
+			if got := <-completed; !errors.Is(got.Err, c.want) || !errors.As(got.Err, &e) || e.Op != OpWrite {
+				t.Errorf("%s: %v, want %v", name, got.Err, c.want)
+			}
+		}
+	})
+}
+
+// unmapped is a block of memory that is none any more.
+func unmapped(t *testing.T) []byte {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := unsafe.Slice(&b[0], len(b))
+	if err := unix.Munmap(b); err != nil {
+		t.Fatal(err)
+	}
+	return gone
+}
+
+// Who listens may be gone before Stop: it still finds what the kernel has ended.
+func TestStopFindsWhatNobodyListensToAnyMore(t *testing.T) {
+	deaf := func(int, func() time.Duration) (func(), error) { return func() {}, nil }
+	var completed atomic.Int64
+	w := NewWriters(newFile(t, 1<<20), 1, deaf, func(writes []*Write) { completed.Add(int64(len(writes))) })
+	for i := range 4 {
+		w.Submit(&Write{Buf: buffer(t, 4096), Offset: int64(i) * 4096})
+	}
+	if stuck := w.Stop(time.Minute); stuck != nil {
+		t.Fatalf("%d writes are stuck", len(stuck))
+	}
+	if w.Engine() == EngineAIO && completed.Load() != 4 {
+		t.Errorf("%d of 4 writes were handed over", completed.Load())
+	}
+}
+
+// A write that the kernel would have had to wait for is written by a goroutine.
+func TestWhatTheKernelHandsBackIsWritten(t *testing.T) {
+	d := newFile(t, 1<<20)
+	completed := make(chan *Write, 1)
+	w := NewWriters(d, 1, listenApart, each(func(write *Write) { completed <- write }))
+	defer w.Stop(time.Minute)
+	want := &Write{Buf: patterned(t, 4096, 7), Offset: 8192}
+	w.busy.Add(1) // as Submit does for what the kernel took
+	w.kernelLeft(want)
+	got := buffer(t, 4096)
+	if write := <-completed; write != want || write.Err != nil {
+		t.Fatalf("%+v", write)
+	}
+	if _, err := d.ReadAt(got, 8192); err != nil || !bytes.Equal(got, want.Buf) {
+		t.Errorf("read back: %v", err)
 	}
 }
