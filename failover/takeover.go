@@ -58,6 +58,8 @@ type Options struct {
 	Server      string // name and version
 	Log         *slog.Logger
 
+	// Waiting, unless nil, hears what the takeover waits for, and nil when that is over.
+	Waiting func(*node.Wait)
 	// Uploading, unless nil, hears about once a second how much is still to be uploaded.
 	Uploading func(node.Lag)
 }
@@ -224,7 +226,7 @@ func (o *Options) config(id *node.Identity) node.Config {
 	fencing.Replaces = &id.Owner
 	return node.Config{
 		Path: o.Device, Node: id.Owner.Node, Store: o.Store, Objects: o.Objects, StorePatience: math.MaxInt64,
-		Fencing: fencing, StallAfter: o.StallAfter, MemoryBytes: o.MemoryBytes, Linger: o.Linger, Retention: o.Retention, SlowAfter: o.SlowAfter, Server: o.Server, Log: o.Log,
+		Fencing: fencing, Waiting: o.Waiting, StallAfter: o.StallAfter, MemoryBytes: o.MemoryBytes, Linger: o.Linger, Retention: o.Retention, SlowAfter: o.SlowAfter, Server: o.Server, Log: o.Log,
 	}
 }
 

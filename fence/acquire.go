@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,8 @@ type Request struct {
 	Exclusive bool     // the device is open exclusively (a file: locked)
 	Abort     bool     // preempt by preempt-and-abort: see Preempt
 	Take      Take     // when a reservation of another attachment may be taken
+
+	LateWrites time.Duration // T; 0: LateWrites
 
 	// Newest reads the superblocks and checks that the log is the right one; it is
 	// called before the first change and then before every step.
@@ -56,7 +59,7 @@ type Taken struct {
 type Outcome struct {
 	Mode     Mode
 	Key      Key
-	Jump     bool          // the new epoch jumps W, and does not write the window that it jumped over for OldWindowFor
+	Jump     bool          // the new epoch jumps W, and does not write the window that it jumped over before T has passed
 	Why      string        // why it jumps, or need not
 	Waited   time.Duration // from the first look as holder to the end
 	Owner    Owner         // whom the decision was about; superblocks that name another one later call for Acquire again
@@ -74,16 +77,32 @@ type Outcome struct {
 // An error leaves the device in a state from which Acquire can be called again, here or on
 // another host. Errors match ErrHeld, ErrLostRace, ErrFenced, ErrForeign, ErrNotExclusive,
 // ErrPermission, ErrUnanswered, ErrNotVerified, or are those of Newest, Progress and Before.
-// A registration that came to nothing is taken back where that is possible; a reservation
-// never is.
+// A registration that came to nothing is taken back where that is possible, and a
+// reservation that was this attachment's goes back to the owner's key; none is released.
 func Acquire(ctx context.Context, f *Fence, r Request) (Outcome, error) {
 	a := &acquisition{f: f, r: r, began: r.Clock.Now()}
-	a.s = Situation{Mode: f.Mode(), Me: r.Key, Boot: r.Boot, Exclusive: r.Exclusive, Abort: r.Abort, Take: r.Take}
+	a.s = Situation{Mode: f.Mode(), Me: r.Key, Boot: r.Boot, Exclusive: r.Exclusive, Abort: r.Abort, Take: r.Take, LateWrites: cmp.Or(r.LateWrites, LateWrites)}
 	err := a.run(ctx)
-	if err != nil && a.registered && !errors.Is(err, ErrUnanswered) {
-		a.withdraw()
+	if err != nil && !errors.Is(err, ErrUnanswered) {
+		if a.registered {
+			a.withdraw()
+		}
+		_ = HandBack(f, Outcome{Key: r.Key, Owner: a.s.Owner, Replaced: a.s.Replaced, Victim: a.s.Preempted}) // best effort
 	}
 	return a.out, err
+}
+
+// HandBack ends a start that came to nothing: its process has written nothing to the device,
+// not even a superblock, and does not go on. Where o tells that this attachment held under
+// the key of the log's owner, it holds under that key again, so that the next start is not
+// taken for one behind a start that died. Anything else is left as it is, since a
+// reservation that was taken from another attachment must not look like that one's. Errors
+// are those of Replace.
+func HandBack(f *Fence, o Outcome) error {
+	if o.Replaced == 0 || o.Replaced != o.Owner.Key || o.Victim != 0 {
+		return nil
+	}
+	return f.Replace(o.Key, o.Replaced)
 }
 
 // withdraw takes a registration back that came to nothing; without it nobody is kept out
@@ -199,7 +218,7 @@ func (a *acquisition) do(ctx context.Context, step Step) error {
 // wait waits for at most one heartbeat, so that the state is looked at again, and lets
 // others see that somebody is at work.
 func (a *acquisition) wait(ctx context.Context, left time.Duration) error {
-	a.s.MustWait = true
+	a.s.MustWait = a.s.HeldFor + left
 	if err := a.r.Clock.Sleep(ctx, min(left, HeartbeatEvery)); err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func TestEachWayToStartWaitsOrNot(t *testing.T) {
 					t.Errorf("the owner learns: %v", err)
 				}
 				b := w.start("B", 3)
-				b.expect(b.own(), "watch register reserve wait", longWait)
+				b.expect(b.own(), "watch register reserve wait", fence.LateWrites)
 			})
 			t.Run("the taker died after its preempt", func(t *testing.T) {
 				w, _ := begin()
@@ -166,7 +166,58 @@ func TestEachWayToStartWaitsOrNot(t *testing.T) {
 					t.Fatal(err)
 				}
 				c := w.start("C", 4)
-				c.expect(c.own(), "replace watch register preempt wait", longWait)
+				c.expect(c.own(), "replace watch register preempt wait", fence.LateWrites)
+			})
+			t.Run("it takes over twice in a short time", func(t *testing.T) {
+				w, _ := begin()
+				b := w.start("B", 3)
+				b.r.Abort = false
+				b.expect(b.own(), "replace watch register preempt wait", longWait)
+				w.owner.Unsettled = true
+				c := w.start("C", 4)
+				c.r.Abort, c.r.LateWrites = false, time.Minute
+				c.expect(c.own(), "replace watch register preempt wait", time.Minute)
+				w.owner.Unsettled = true
+				again := w.start("C", 4)
+				again.expect(again.own(), "replace", 0)
+			})
+			t.Run("a start that came to nothing hands its key back", func(t *testing.T) {
+				w, a := begin()
+				refused := w.start("A", 1)
+				out, err := refused.acquire()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := fence.HandBack(refused.f, out); err != nil || refused.status().Holder != a.r.Key {
+					t.Fatalf("%v, %+v", err, refused.status())
+				}
+				again := w.start("A", 1)
+				again.expect(again.own(), "replace", 0)
+			})
+			t.Run("one that ended while it waited, too", func(t *testing.T) {
+				w, a := begin()
+				stopped := w.start("A", 2)
+				ctx, stop := context.WithCancel(context.Background())
+				w.during = func(time.Duration) { stop() }
+				if _, err := fence.Acquire(ctx, stopped.f, stopped.r); !errors.Is(err, context.Canceled) || a.status().Holder != a.r.Key {
+					t.Fatalf("%v, %+v", err, a.status())
+				}
+				w.during = nil
+				again := w.start("A", 2)
+				again.expect(again.own(), "replace wait", longWait)
+			})
+			t.Run("a takeover that came to nothing keeps the device", func(t *testing.T) {
+				w, _ := begin()
+				b := w.start("B", 3)
+				out, err := b.acquire()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := fence.HandBack(b.f, out); err != nil || b.status().Holder != b.r.Key {
+					t.Fatalf("%v, %+v", err, b.status())
+				}
+				again := w.start("B", 3)
+				again.expect(again.own(), "replace wait", fence.LateWrites)
 			})
 			t.Run("it died and its host comes again", func(t *testing.T) {
 				w, a := begin()
@@ -175,7 +226,7 @@ func TestEachWayToStartWaitsOrNot(t *testing.T) {
 					t.Fatal(err)
 				}
 				again := w.start("A", 1) // the old owner's own host and boot
-				again.expect(again.own(), "replace watch register preempt wait", longWait)
+				again.expect(again.own(), "replace watch register preempt wait", fence.LateWrites)
 				_ = a
 				third := w.start("A", 1)
 				third.expect(third.own(), "replace", 0)
@@ -256,7 +307,7 @@ func TestTheOwnerIsReadAgainAfterTheFence(t *testing.T) {
 			land()
 		}
 	}
-	b.expect(b.own(), "replace watch register preempt wait", longWait)
+	b.expect(b.own(), "replace watch register preempt wait", fence.LateWrites)
 }
 
 func TestAReservationIsNeverReleasedInPassing(t *testing.T) {
@@ -397,7 +448,7 @@ func TestAnAnswerThatIsLostIsReadBack(t *testing.T) {
 		t.Fatalf("%q holds: a reservation was released in passing", w.target.Holder())
 	}
 	again := w.start("B", 3) // the abort may still be waiting: it waits too
-	again.expect(again.own(), "replace wait", longWait)
+	again.expect(again.own(), "replace wait", fence.LateWrites)
 }
 
 func TestPreemptThatWasCarriedOutAndReportedAsConflictMeansWaiting(t *testing.T) {

@@ -10,11 +10,12 @@ import (
 // clocks.
 const Margin = time.Second
 
-// OldWindowFor is T: how long a write that was once accepted may take to reach the
-// medium of a device that was not made to abort it. After a start that jumped, the window
-// that was jumped over is not written before it has passed. It is more than the kernel's
-// default for a SCSI command with all its retries (6 × 30 s).
-const OldWindowFor = 5 * time.Minute
+// LateWrites is T unless it is set: how long a write that was once accepted may take to
+// reach the medium of a device that was not made to abort it. A start waits for so long
+// where a superblock of a start that died may be on its way, and after a start that jumped,
+// the window that was jumped over is not written before it has passed. It is more than the
+// kernel's default for a SCSI command with all its retries (6 × 30 s).
+const LateWrites = 5 * time.Minute
 
 // Owner is what the newest superblock says about who ran the log last.
 type Owner struct {
@@ -24,6 +25,9 @@ type Owner struct {
 	Boot       [16]byte      // its kernel's boot id
 	StallAfter time.Duration // L
 	Clean      bool          // it closed in order
+	// Unsettled says that the log still holds a window that was jumped over, by this owner or
+	// one before: T may not have passed since that one was superseded.
+	Unsettled bool
 }
 
 // Take says when the reservation of another attachment may be taken.
@@ -47,8 +51,10 @@ type Situation struct {
 	Exclusive bool     // the device is open exclusively (or, a file, locked)
 	Abort     bool     // preempt by preempt-and-abort
 	Take      Take
-	Owner     Owner  // read again before every step
-	Status    Status // read again before every step; only in ModePR
+	// LateWrites is T.
+	LateWrites time.Duration
+	Owner      Owner  // read again before every step
+	Status     Status // read again before every step; only in ModePR
 
 	// What this start has done so far.
 	OwnerQuiet bool          // the owner in the superblock showed no sign of life over the watch
@@ -59,7 +65,7 @@ type Situation struct {
 	Aborted    Key           // preempt-and-abort of this victim returned success
 	Held       bool          // it has seen itself as holder
 	HeldFor    time.Duration // since it first did
-	MustWait   bool          // it was found that late writes must be waited for
+	MustWait   time.Duration // the longest wait that was found necessary, since it held
 }
 
 // Action is what a step does.
@@ -83,13 +89,17 @@ type Step struct {
 	Key    Key           // of ActReplace, ActWatch and ActPreempt
 	Abort  bool          // of ActPreempt
 	For    time.Duration // of ActWait: what is left of the wait
+	Late   bool          // of ActWait: until T has passed, and not L only
 	Jump   bool          // of ActDone: the new epoch jumps W
 	Err    error         // of ActRefuse
 	Why    string        // of ActWait and ActDone, for people
 }
 
-// Plan gives the next step. It is "The wait" of the design: a start waits L + Margin since
-// it first saw itself as holder and then jumps W, unless
+// Plan gives the next step. It is "The wait" of the design: a start waits since it first
+// saw itself as holder, and then jumps W. It waits T where a superblock may be on its way
+// that could land on its own: where, with reservations, the key that it replaced or
+// preempted is not the newest superblock's, or nobody held, or the owner is Unsettled. Else
+// it waits L + Margin. It does neither where
 //
 //   - its own preempt-and-abort returned success in this run and the victim was the owner
 //     in the newest superblock, or
@@ -167,7 +177,8 @@ func Foresee(s Situation, here bool) []Step {
 				s.Aborted = step.Key
 			}
 		case ActWait:
-			s.MustWait, s.HeldFor = true, s.HeldFor+step.For
+			s.HeldFor += step.For
+			s.MustWait = s.HeldFor
 		}
 	}
 }
@@ -197,16 +208,52 @@ func mayLive(s Situation) bool {
 
 // settle plans for a start that holds the fence: wait or go on.
 func settle(s Situation) Step {
-	if why := ordinary(s); why != "" && !s.MustWait {
+	if why := ordinary(s); why != "" && s.MustWait == 0 {
 		return Step{Action: ActDone, Why: why}
 	}
 	if s.Mode == ModeAttach && mayLive(s) {
 		return Step{Action: ActWatch} // the time counts for the wait
 	}
-	if wait := s.Owner.StallAfter + Margin; s.HeldFor < wait {
-		return Step{Action: ActWait, For: wait - s.HeldFor, Why: "a write of an earlier owner may still be on its way"}
+	untilFailed := s.Owner.StallAfter + Margin
+	wait, why := max(untilFailed, s.MustWait), "a write of an earlier owner may still be on its way"
+	if unseen := unseen(s); unseen != "" {
+		wait = max(wait, s.LateWrites)
+		why = unseen
+	}
+	if s.HeldFor < wait {
+		return Step{Action: ActWait, For: wait - s.HeldFor, Late: wait > untilFailed, Why: why}
+	}
+	if wait > untilFailed {
+		return Step{Action: ActDone, Jump: true, Why: "no write of an earlier owner can land any more"}
 	}
 	return Step{Action: ActDone, Jump: true, Why: "no earlier owner counts a write any more; one that still lands hits the window that is jumped over"}
+}
+
+// unseen says why a superblock may be on its way that would land where this start writes its
+// own; "" where none can be. A start writes where the newest owner did not, so that the
+// superblocks of that one do no harm, but those of two kinds do: of a start that died before
+// any of its superblocks had landed, which this one would follow in the same place and with
+// the same epoch, and of the owner before the newest one.
+//
+// A start that died is known by its key alone, and only while it holds. Without reservations
+// there is nothing to know it by: there it is relied on that what a host had on its way when
+// its attachment or its kernel ended lands within L + Margin, or never.
+func unseen(s Situation) string {
+	from := s.Replaced
+	if s.Preempted != 0 {
+		from = s.Preempted
+	}
+	switch {
+	case s.Mode == ModeAttach:
+		return ""
+	case from == 0:
+		return "nobody held the device, so that nothing tells of a start that died: its superblock may still be on its way"
+	case from != s.Owner.Key:
+		return fmt.Sprintf("key %s is not the newest superblock's: it is that of a start that died, whose superblock may still be on its way", from)
+	case s.Owner.Unsettled:
+		return "the log changed hands not long ago: a superblock of the owner before the last one may still be on its way"
+	}
+	return ""
 }
 
 // ordinary says why no write of an earlier owner can be on its way; "" where one can.

@@ -16,7 +16,10 @@ var (
 	foreign         = KeyOf("other", [16]byte{0, 0, 0, 1})
 )
 
-const stall = 10 * time.Second
+const (
+	stall = 10 * time.Second
+	late  = 300 * time.Second // T
+)
 
 func owner(boot [16]byte) Owner {
 	return Owner{Node: "n", Epoch: 3, Key: ownerKey, Boot: boot, StallAfter: stall}
@@ -31,7 +34,7 @@ func free(registered ...Key) Status { return Status{Generation: 4, Keys: registe
 
 // base is a start with reservations, by abort, of a log whose owner ran elsewhere.
 func base(st Status) Situation {
-	return Situation{Mode: ModePR, Me: mine, Boot: here, Exclusive: true, Abort: true, Take: TakeQuiet, Owner: owner(elsewhere), Status: st}
+	return Situation{Mode: ModePR, Me: mine, Boot: here, Exclusive: true, Abort: true, Take: TakeQuiet, LateWrites: late, Owner: owner(elsewhere), Status: st}
 }
 
 func with(s Situation, change func(*Situation)) Situation {
@@ -43,6 +46,7 @@ func with(s Situation, change func(*Situation)) Situation {
 // find.
 func TestPlanIsTheRoutineOfTheDesign(t *testing.T) {
 	wait := func(left time.Duration) Step { return Step{Action: ActWait, For: left} }
+	waitLate := func(left time.Duration) Step { return Step{Action: ActWait, For: left, Late: true} }
 	goOn, jump := Step{Action: ActDone}, Step{Action: ActDone, Jump: true}
 	for _, c := range []struct {
 		name string
@@ -75,23 +79,38 @@ func TestPlanIsTheRoutineOfTheDesign(t *testing.T) {
 		// Held: a wait, or none.
 		{"preempted and aborted the newest owner", with(base(held(mine)), func(s *Situation) { s.Preempted, s.Aborted = ownerKey, ownerKey }), goOn},
 		{"preempted it plainly", with(base(held(mine)), func(s *Situation) { s.Preempted = ownerKey }), wait(11 * time.Second)},
-		{"aborted another than the newest owner", with(base(held(mine)), func(s *Situation) { s.Preempted, s.Aborted = deadStart, deadStart }), wait(11 * time.Second)},
+		{"aborted another than the newest owner", with(base(held(mine)), func(s *Situation) { s.Preempted, s.Aborted = deadStart, deadStart }), waitLate(late)},
 		{"an ordinary restart", with(base(held(mine)), func(s *Situation) { s.Replaced, s.Owner.Boot = ownerKey, here }), goOn},
 		{"the host rebooted", with(base(held(mine)), func(s *Situation) { s.Replaced = ownerKey }), wait(11 * time.Second)},
-		{"a start died here between fence and superblock", with(base(held(mine)), func(s *Situation) { s.Replaced, s.Owner.Boot = deadStart, here }), wait(11 * time.Second)},
-		{"reserved what nobody held", with(base(held(mine)), func(s *Situation) { s.OwnerQuiet = true }), wait(11 * time.Second)},
-		{"the same after a target reset on one host", with(base(held(mine)), func(s *Situation) { s.Owner.Boot = here }), wait(11 * time.Second)},
-		{"an owner without a key is nobody's victim", with(base(held(mine)), func(s *Situation) { s.Owner.Key, s.Owner.Boot = 0, here }), wait(11 * time.Second)},
+		{"a start died here between fence and superblock", with(base(held(mine)), func(s *Situation) { s.Replaced, s.Owner.Boot = deadStart, here }), waitLate(late)},
+		{"reserved what nobody held", with(base(held(mine)), func(s *Situation) { s.OwnerQuiet = true }), waitLate(late)},
+		{"the same after a target reset on one host", with(base(held(mine)), func(s *Situation) { s.Owner.Boot = here }), waitLate(late)},
+		{"an owner without a key is nobody's victim", with(base(held(mine)), func(s *Situation) { s.Owner.Key, s.Owner.Boot = 0, here }), waitLate(late)},
 		{"a new log that nobody held", with(base(held(mine)), func(s *Situation) { s.Owner = Owner{Node: "n", StallAfter: stall} }), goOn},
-		{"a new log that a start died on", with(base(held(mine)), func(s *Situation) { s.Owner, s.Replaced = Owner{Node: "n", StallAfter: stall}, deadStart }), wait(11 * time.Second)},
+		{"a new log that a start died on", with(base(held(mine)), func(s *Situation) { s.Owner, s.Replaced = Owner{Node: "n", StallAfter: stall}, deadStart }), waitLate(late)},
 		{"a new log taken from a start", with(base(held(mine)), func(s *Situation) {
 			s.Owner, s.Preempted, s.Aborted = Owner{Node: "n", StallAfter: stall}, deadStart, deadStart
-		}), wait(11 * time.Second)},
-		{"half-way through the wait", with(base(held(mine)), func(s *Situation) { s.Preempted, s.MustWait, s.HeldFor = ownerKey, true, 4*time.Second }), wait(7 * time.Second)},
-		{"after the wait", with(base(held(mine)), func(s *Situation) { s.Preempted, s.MustWait, s.HeldFor = ownerKey, true, 11*time.Second }), jump},
+		}), waitLate(late)},
+		{"half-way through the wait", with(base(held(mine)), func(s *Situation) { s.Preempted, s.MustWait, s.HeldFor = ownerKey, 11*time.Second, 4*time.Second }), wait(7 * time.Second)},
+		{"after the wait", with(base(held(mine)), func(s *Situation) { s.Preempted, s.MustWait, s.HeldFor = ownerKey, 11*time.Second, 11*time.Second }), jump},
 		{"a superblock that landed late does not shorten the wait", with(base(held(mine)), func(s *Situation) {
-			s.Preempted, s.Aborted, s.MustWait, s.HeldFor = ownerKey, ownerKey, true, time.Second
+			s.Preempted, s.Aborted, s.MustWait, s.HeldFor = ownerKey, ownerKey, 11*time.Second, time.Second
 		}), wait(10 * time.Second)},
+		{"nor does that of the start that died", with(base(held(mine)), func(s *Situation) {
+			s.Owner.Key, s.Preempted, s.MustWait, s.HeldFor = deadStart, deadStart, late, 20*time.Second
+		}), waitLate(late - 20*time.Second)},
+		{"one of another start makes it longer", with(base(held(mine)), func(s *Situation) {
+			s.Owner.Key, s.Preempted, s.MustWait, s.HeldFor = deadStart, ownerKey, 11*time.Second, 4*time.Second
+		}), waitLate(late - 4*time.Second)},
+		{"half-way through T", with(base(held(mine)), func(s *Situation) { s.Preempted, s.MustWait, s.HeldFor = deadStart, late, 11*time.Second }), waitLate(late - 11*time.Second)},
+		{"after T", with(base(held(mine)), func(s *Situation) { s.Preempted, s.MustWait, s.HeldFor = deadStart, late, late }), jump},
+		{"T is the setting's", with(base(held(mine)), func(s *Situation) { s.Preempted, s.LateWrites = deadStart, time.Minute }), waitLate(time.Minute)},
+		{"a T below L", with(base(held(mine)), func(s *Situation) { s.Preempted, s.LateWrites = deadStart, time.Second }), wait(11 * time.Second)},
+		{"the log changed hands not long ago: preempted plainly", with(base(held(mine)), func(s *Situation) { s.Preempted, s.Owner.Unsettled = ownerKey, true }), waitLate(late)},
+		{"and the host rebooted", with(base(held(mine)), func(s *Situation) { s.Replaced, s.Owner.Unsettled = ownerKey, true }), waitLate(late)},
+		{"and an ordinary restart", with(base(held(mine)), func(s *Situation) { s.Replaced, s.Owner.Boot, s.Owner.Unsettled = ownerKey, here, true }), goOn},
+		{"and its writes were aborted", with(base(held(mine)), func(s *Situation) { s.Preempted, s.Aborted, s.Owner.Unsettled = ownerKey, ownerKey, true }), goOn},
+		{"replaced the owner's key, then took it from a start that died", with(base(held(mine)), func(s *Situation) { s.Replaced, s.Preempted = ownerKey, deadStart }), waitLate(late)},
 		{"L is the owner's", with(base(held(mine)), func(s *Situation) { s.Preempted, s.Owner.StallAfter = ownerKey, time.Second }), wait(2 * time.Second)},
 
 		// Without reservations.
@@ -100,6 +119,8 @@ func TestPlanIsTheRoutineOfTheDesign(t *testing.T) {
 		{"attach: an ordinary restart", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(here)}, goOn},
 		{"attach: the owner ran elsewhere", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere), Take: TakeQuiet}, Step{Action: ActWatch}},
 		{"attach: and was quiet", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere), OwnerQuiet: true, HeldFor: 5 * time.Second}, wait(6 * time.Second)},
+		{"attach: T is not waited for", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: with(base(free()), func(s *Situation) { s.Owner.Unsettled = true }).Owner,
+			LateWrites: late, OwnerQuiet: true}, wait(11 * time.Second)},
 		{"attach: after the wait", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere), OwnerQuiet: true, HeldFor: 11 * time.Second}, jump},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -122,16 +143,22 @@ func TestForesee(t *testing.T) {
 		want string
 	}{
 		{"takeover by abort", base(held(ownerKey)), false, "replace watch register preempt done"},
-		{"plain takeover", with(base(held(ownerKey)), func(s *Situation) { s.Abort = false }), false, "replace watch register preempt wait done"},
-		{"a restart after a reboot", base(held(ownerKey)), true, "replace wait done"},
+		{"plain takeover", with(base(held(ownerKey)), func(s *Situation) { s.Abort = false }), false, "replace watch register preempt wait=11s done"},
+		{"a restart after a reboot", base(held(ownerKey)), true, "replace wait=11s done"},
 		{"an ordinary restart", with(base(held(ownerKey)), func(s *Situation) { s.Owner.Boot = here }), true, "replace done"},
-		{"after a reset", base(free()), false, "watch register reserve wait done"},
+		{"after a reset", base(free()), false, "watch register reserve wait=5m0s done"},
+		{"from a start that died", base(held(deadStart)), false, "replace watch register preempt wait=5m0s done"},
+		{"a restart behind a start that died", base(held(deadStart)), true, "replace wait=5m0s done"},
 		{"another node's", base(held(foreign)), false, "refuse"},
-		{"attach", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere)}, false, "watch wait done"},
+		{"attach", Situation{Mode: ModeAttach, Exclusive: true, Boot: here, Owner: owner(elsewhere), LateWrites: late}, false, "watch wait=11s done"},
 		{"a file", Situation{Mode: ModeLock}, false, "done"},
 	} {
 		var got []string
 		for _, step := range Foresee(c.s, c.here) {
+			if step.Action == ActWait {
+				got = append(got, "wait="+step.For.String())
+				continue
+			}
 			got = append(got, string(step.Action))
 		}
 		if strings.Join(got, " ") != c.want {
@@ -158,9 +185,9 @@ func TestPlanRefusesByName(t *testing.T) {
 		{"another node's key, held by this attachment", base(held(foreign)), ErrForeign},
 		{"held elsewhere and never to be taken", with(base(held(ownerKey)), func(s *Situation) { s.NotHere, s.Take = ownerKey, TakeNever }), ErrHeld},
 		{"another preempted the victim first", with(base(held(rival, mine)), func(s *Situation) { s.NotHere, s.Quiet, s.Preempted = rival, ownerKey, ownerKey }), ErrLostRace},
-		{"preempted while it waits", with(base(held(rival)), func(s *Situation) { s.Held, s.MustWait = true, true }), ErrLostRace},
-		{"reset while it waits", with(base(free()), func(s *Situation) { s.Held, s.MustWait = true, true }), ErrFenced},
-		{"registered but reset while it waits", with(base(free(mine)), func(s *Situation) { s.Held, s.MustWait = true, true }), ErrFenced},
+		{"preempted while it waits", with(base(held(rival)), func(s *Situation) { s.Held, s.MustWait = true, late }), ErrLostRace},
+		{"reset while it waits", with(base(free()), func(s *Situation) { s.Held, s.MustWait = true, late }), ErrFenced},
+		{"registered but reset while it waits", with(base(free(mine)), func(s *Situation) { s.Held, s.MustWait = true, late }), ErrFenced},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := Plan(c.s); got.Action != ActRefuse || !errors.Is(got.Err, c.want) {

@@ -18,6 +18,9 @@ import (
 
 var seedFlag = flag.Uint64("seed", 0, "seed of random tests; 0: WALSIDECAR_SEED, else a new one")
 
+// late is T of the histories.
+const late = time.Minute
+
 // seeds is how many random histories a test goes through.
 const seeds = 3000
 
@@ -28,6 +31,7 @@ type write struct {
 	covered bool        // a later start jumped over where it can land
 	super   fence.Owner // of a superblock; Epoch 0: a frame
 	jump    bool        // of a superblock: its epoch jumped
+	slots   int         // of a superblock: the set that it lands on
 }
 
 // process is one start on a host.
@@ -39,6 +43,7 @@ type process struct {
 	a     *simfence.Attachment
 	alive bool
 	owns  bool // Acquire returned to it
+	since time.Duration
 	out   []*write
 }
 
@@ -49,6 +54,7 @@ type history struct {
 	target    *simfence.Target
 	disk      *simdev.Disk
 	owner     fence.Owner
+	slots     int // that the newest superblock is on
 	processes []*process
 	boots     byte
 	bootOf    map[string]byte
@@ -58,11 +64,23 @@ type history struct {
 func (h *history) Now() time.Duration { return h.now }
 
 func (h *history) Sleep(ctx context.Context, d time.Duration) error {
-	h.now += d
+	h.pass(d)
 	if h.IntN(3) == 0 {
 		h.land()
 	}
 	return ctx.Err()
+}
+
+// pass lets time go by. No write is on its way for longer than T.
+func (h *history) pass(d time.Duration) {
+	h.now += d
+	for _, p := range h.processes {
+		for _, w := range p.out {
+			if h.now-w.begun >= late && inFlight(p, w) {
+				h.finish(p, w.w)
+			}
+		}
+	}
 }
 
 func (h *history) note(format string, args ...any) {
@@ -84,9 +102,12 @@ func (h *history) finish(p *process, w *simdev.Write) {
 		return
 	}
 	for _, x := range p.out {
-		if x.w == w && x.super.Epoch > h.owner.Epoch {
+		if x.w == w && x.super.Epoch == h.owner.Epoch && x.super.Key == h.owner.Key {
 			h.owner = x.super
-			h.note("%s: its superblock is on the medium, epoch %d", p.host, x.super.Epoch)
+		}
+		if x.w == w && x.super.Epoch > h.owner.Epoch {
+			h.owner, h.slots = x.super, x.slots
+			h.note("%s: its superblock is on the medium, epoch %d, set %d", p.host, x.super.Epoch, x.slots)
 			h.cover(p, x)
 		}
 	}
@@ -139,10 +160,14 @@ func (h *history) start(host string) error {
 	if h.IntN(3) == 0 {
 		h.dieAt(p, 1+h.IntN(12), h.IntN(2) == 0)
 	}
-	request := fence.Request{Key: p.key, Boot: [16]byte{p.boot}, Exclusive: true, Abort: h.IntN(2) == 0, Take: fence.TakeForced,
+	request := fence.Request{Key: p.key, Boot: [16]byte{p.boot}, Exclusive: true, Abort: h.IntN(2) == 0, Take: fence.TakeForced, LateWrites: late,
 		Clock: h, Newest: func(context.Context) (fence.Owner, error) { return h.owner, nil }}
 	out, err := fence.Acquire(context.Background(), fence.New(p.a, h.target.Capabilities()), request)
 	h.note("%s boot %d key %s abort %v: %s jump %v (%s) %v", host, p.boot, p.key, request.Abort, steps(out), out.Jump, out.Why, err)
+	if err == nil && h.IntN(6) == 0 { // it comes to nothing
+		err = fence.ErrHeld
+		h.note("%s ends without having written: %v", host, fence.HandBack(fence.New(p.a, h.target.Capabilities()), out))
+	}
 	if p.alive = err == nil; p.alive {
 		return h.serve(p, out)
 	}
@@ -165,9 +190,19 @@ func (h *history) dieAt(p *process, n int, after bool) {
 
 // serve checks what Acquire promised to p, and lets it write its superblock.
 func (h *history) serve(p *process, out fence.Outcome) error {
+	slots := 1 - h.slots
+	if !out.Jump && h.owner.Unsettled {
+		slots = h.slots
+	}
 	for _, other := range h.processes {
 		for _, w := range other.out {
-			if other == p || w.covered || !inFlight(other, w) {
+			if other == p || !inFlight(other, w) {
+				continue
+			}
+			if w.super.Epoch > 0 && w.slots == slots {
+				return fmt.Errorf("%s writes its superblocks (jump %v, after epoch %d) where one of %s with key %s, epoch %d, may land", p.host, out.Jump, h.owner.Epoch, other.host, other.key, w.super.Epoch)
+			}
+			if w.covered {
 				continue
 			}
 			if age := h.now - w.begun; !out.Jump || age < stall {
@@ -175,11 +210,12 @@ func (h *history) serve(p *process, out fence.Outcome) error {
 			}
 		}
 	}
-	p.owns = true
-	w := h.begin(p, fence.Owner{Node: "n", Epoch: h.owner.Epoch + 1, Key: p.key, Boot: [16]byte{p.boot}, StallAfter: stall}, out.Jump)
+	p.owns, p.since = true, h.now
+	w := h.begin(p, fence.Owner{Node: "n", Epoch: h.owner.Epoch + 1, Key: p.key, Boot: [16]byte{p.boot}, StallAfter: stall, Unsettled: out.Jump || h.owner.Unsettled}, out.Jump)
 	if w == nil {
 		return fmt.Errorf("%s with key %s cannot write", p.host, p.key)
 	}
+	p.out[len(p.out)-1].slots = slots
 	if h.IntN(4) == 0 {
 		p.alive = false // dies with its superblock on the way
 		h.note("%s dies before its superblock", p.host)
@@ -187,6 +223,21 @@ func (h *history) serve(p *process, out fence.Outcome) error {
 	}
 	h.finish(p, w)
 	return nil
+}
+
+// update begins to write the owner's superblock anew. Once T has passed it trims beyond the
+// window that was jumped over.
+func (h *history) update(p *process) {
+	super := h.owner
+	super.Unsettled = super.Unsettled && h.now-p.since < late
+	if h.begin(p, super, false) == nil {
+		return
+	}
+	w := p.out[len(p.out)-1]
+	w.slots = h.slots
+	if h.IntN(2) == 0 {
+		h.finish(p, w.w)
+	}
 }
 
 func inFlight(p *process, w *write) bool {
@@ -201,21 +252,27 @@ func inFlight(p *process, w *write) bool {
 // run goes through one history.
 func (h *history) run(steps int) error {
 	for range steps {
-		switch h.IntN(6) {
+		switch h.IntN(7) {
 		case 0, 1:
 			if err := h.start(string(rune('A' + h.IntN(3)))); err != nil {
 				return err
 			}
 		case 2, 3:
 			for _, p := range h.processes {
-				if p.alive && p.owns && h.IntN(2) == 0 {
+				switch {
+				case !p.alive || !p.owns || h.IntN(2) == 0:
+				case h.owner.Key == p.key && h.IntN(3) == 0:
+					h.update(p)
+				default:
 					h.begin(p, fence.Owner{}, false)
 				}
 			}
 		case 4:
 			h.land()
 		case 5:
-			h.now += time.Duration(h.IntN(4000)) * time.Millisecond
+			h.pass(time.Duration(h.IntN(4000)) * time.Millisecond)
+		case 6:
+			h.pass(time.Duration(h.Int64N(int64(2 * late))))
 		}
 	}
 	return nil
@@ -223,7 +280,8 @@ func (h *history) run(steps int) error {
 
 // TestP6_WhoMayWriteHasNoWriteOfAnEarlierOwnerToFear goes through random histories of three
 // hosts on one target: whenever Acquire returns, every write of another process that is
-// still on its way is older than L and lies in a window that is jumped over.
+// still on its way is older than L and lies in a window that is jumped over, and no
+// superblock on its way lands where that one writes its own.
 func TestP6_WhoMayWriteHasNoWriteOfAnEarlierOwnerToFear(t *testing.T) {
 	first := *seedFlag
 	if first == 0 {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -38,6 +39,9 @@ type Fencing struct {
 	AcceptVolatile bool
 	Preempt        PreemptBy
 	Forced         bool // take it from an owner that is alive, too
+	// LateWrites is T: how long a write that the device has accepted, and that nobody aborted,
+	// may take to land; 0: fence.LateWrites.
+	LateWrites time.Duration
 	// Replaces is the owner whose log is to be taken over, as it was seen before: an owner that
 	// came since was faster. nil: whoever it is.
 	Replaces *fence.Owner
@@ -50,6 +54,7 @@ type fenced struct {
 	key         fence.Key // 0: without reservations
 	outcome     fence.Outcome
 
+	wrote   bool         // a superblock of this start may be on its way, or there
 	beating func() error // ends the beats of a start; the fence's loss during it. Once; nil: none
 	watch   context.CancelFunc
 	ended   chan struct{} // the watch has
@@ -87,7 +92,7 @@ func (n *Node) acquire(ctx context.Context, f *fence.Fence, sb *ringwal.Superblo
 	}
 	var err error
 	h.outcome, err = fence.Acquire(ctx, f, fence.Request{
-		Key: h.key, Boot: n.boot, Exclusive: true, Abort: n.aborts(), Take: take,
+		Key: h.key, Boot: n.boot, Exclusive: true, Abort: n.aborts(), Take: take, LateWrites: n.lateWrites(),
 		Newest: n.owner, Progress: n.progress, Clock: fence.SystemClock{}, Before: n.tellStep,
 	})
 	n.start.waited = h.outcome.Waited
@@ -123,7 +128,8 @@ func (n *Node) owner(context.Context) (fence.Owner, error) {
 }
 
 func ownerOf(sb *ringwal.Superblock) fence.Owner {
-	return fence.Owner{Node: sb.Node, Epoch: sb.Epoch, Key: fence.Key(sb.FenceKey), Boot: sb.BootID, StallAfter: sb.StallAfter, Clean: sb.Clean}
+	_, unsettled := sb.Jumped()
+	return fence.Owner{Node: sb.Node, Epoch: sb.Epoch, Key: fence.Key(sb.FenceKey), Boot: sb.BootID, StallAfter: sb.StallAfter, Clean: sb.Clean, Unsettled: unsettled}
 }
 
 // progress moves on with every sign of life on the device: an owner writes a superblock
@@ -136,23 +142,52 @@ func (n *Node) progress(context.Context) (uint64, error) {
 	return sbs.Newest.Sequence, nil
 }
 
-// tellStep logs what the start is about to do, but for each single heartbeat of a wait.
+// Wait is what a start waits for before it recovers, and for how long.
+type Wait struct {
+	Until   time.Time `json:"until"`   // by this host's clock
+	Setting string    `json:"setting"` // that says how long
+	Why     string    `json:"why"`
+}
+
+// String says it in one line.
+func (w Wait) String() string {
+	return fmt.Sprintf("waiting until %s, by %s: %s", w.Until.Format(time.TimeOnly), w.Setting, w.Why)
+}
+
+// waitSetting names the setting that a wait goes by. L is what the log's last owner had.
+func waitSetting(s fence.Step) string {
+	if s.Late {
+		return "WALSIDECAR_LATE_WRITES"
+	}
+	return "WALSIDECAR_STALL"
+}
+
+// tellStep tells what the start is about to do, but for each single heartbeat of a wait.
 func (n *Node) tellStep(s fence.Step) error {
 	switch s.Action {
 	case fence.ActWait:
-		if n.start.toldWait {
+		if n.start.waitsFor == s.Why {
 			return nil
 		}
-		n.start.toldWait = true
-		n.log.Info("waiting until no write of an earlier owner can land", "seconds", math.Ceil(s.For.Seconds()), "why", s.Why)
+		n.start.waitsFor = s.Why
+		w := Wait{Until: time.Now().Add(s.For), Setting: waitSetting(s), Why: s.Why}
+		n.log.Info("waiting until no write of an earlier owner can do harm", "seconds", math.Ceil(s.For.Seconds()), "until", w.Until.Format(time.TimeOnly), "setting", w.Setting, "why", w.Why)
+		n.tellWait(&w)
 	case fence.ActWatch:
 		n.log.Info("looking for signs of life of the log's owner", "seconds", (fence.QuietBeats * fence.HeartbeatEvery).Seconds(), "key", s.Key.String())
 	case fence.ActPreempt:
 		n.log.Warn("taking the reservation from an earlier owner", "victim", s.Key.String(), "abort", s.Abort)
 	case fence.ActDone:
 		n.log.Info("the device is ours", "fence", string(n.hold.fence.Mode()), "key", n.hold.key.String(), "why", s.Why)
+		n.tellWait(nil)
 	}
 	return nil
+}
+
+func (n *Node) tellWait(w *Wait) {
+	if n.cfg.Waiting != nil {
+		n.cfg.Waiting(w)
+	}
 }
 
 // watchFence goes on to look whether the fence still holds; its loss stops the log.
@@ -182,7 +217,8 @@ func (n *Node) fenced(cause error) {
 }
 
 // releaseFence ends the use of the fence. What it holds stays held: a sleeping owner that
-// wakes up, or a former one, stays shut out.
+// wakes up, or a former one, stays shut out. A start that ends without having written gives
+// its key back, where it can.
 func (n *Node) releaseFence() error {
 	h := &n.hold
 	if h.fence == nil {
@@ -194,6 +230,10 @@ func (n *Node) releaseFence() error {
 		<-h.ended
 	} else if h.beating != nil {
 		err = h.beating()
+	}
+	if err == nil && !h.wrote {
+		// Best effort: without it the next start takes this one for one that died, and waits.
+		_ = fence.HandBack(h.fence, h.outcome)
 	}
 	return errors.Join(err, h.fence.Close())
 }
@@ -219,17 +259,19 @@ func (n *Node) beat() {
 // the last frame before it stays.
 func (n *Node) holdOldWindow() {
 	sb := n.wal.Superblock()
-	for _, b := range sb.Boundaries {
-		if b.Start > sb.Trim && b.Start-b.FollowEnd >= sb.WindowBytes {
-			at, found := n.reader.FrameBelow(b.FollowEnd)
-			if !found {
-				at = sb.Trim
-			}
-			n.loop.heldAt, n.loop.heldUntilNS = at, device.NowNS()+int64(cmp.Or(n.cfg.seams.oldWindow, fence.OldWindowFor))
-			return
-		}
+	b, jumped := sb.Jumped()
+	if !jumped {
+		return
 	}
+	at, found := n.reader.FrameBelow(b.FollowEnd)
+	if !found {
+		at = sb.Trim
+	}
+	n.loop.heldAt, n.loop.heldUntilNS = at, device.NowNS()+int64(n.lateWrites())
 }
+
+// lateWrites is T.
+func (n *Node) lateWrites() time.Duration { return cmp.Or(n.cfg.Fencing.LateWrites, fence.LateWrites) }
 
 // heldBack is how far the log may be trimmed while an old window must not be written.
 func (n *Node) heldBack(target uint64) uint64 {

@@ -29,7 +29,7 @@ func (r *rig) reserved(c simfence.Config) *simfence.Target {
 // Where a write of an earlier owner may still land, the log is not trimmed so far that it
 // would be written again; after that it is, and what waited for room goes on.
 func TestTheOldWindowIsKept(t *testing.T) {
-	s := newStoreRig(t, nil)
+	s, _ := newFencedRig(t, simfence.Config{Transport: fence.SCSI}, nil)
 	d := s.dial()
 	id := d.create("s").ID
 	payload := bytes.Repeat([]byte{7}, 64<<10)
@@ -37,10 +37,11 @@ func TestTheOldWindowIsKept(t *testing.T) {
 		d.append(id, payload)
 	}
 	s.close()
-	s.cfg.StallAfter = time.Second
-	s.cfg.seams.oldWindow = 12 * time.Second
-	s.reserved(simfence.Config{Transport: fence.SCSI})
-	s.open() // nobody holds the reservation: it waits, and jumps
+	s.cfg.StallAfter, s.cfg.Fencing.LateWrites = time.Second, 6*time.Second
+	s.open() // L is that of the owner
+	s.close()
+	s.rebooted()
+	s.open() // it waits, and jumps
 	defer s.close()
 	if !s.node.hold.outcome.Jump {
 		t.Fatalf("no jump: %s", s.node.hold.outcome.Why)
@@ -51,7 +52,7 @@ func TestTheOldWindowIsKept(t *testing.T) {
 	followEnd := window[len(window)-1].FollowEnd
 	d = s.dial()
 	refused, appended := 0, uint64(0)
-	for time.Since(started) < 11*time.Second && refused == 0 {
+	for time.Since(started) < 5*time.Second && refused == 0 {
 		if _, e := d.appendOrRefused(id, payload); e != nil {
 			refused++
 			time.Sleep(50 * time.Millisecond)
@@ -233,7 +234,12 @@ func (r *rig) landSuperblock(sb *ringwal.Superblock) {
 }
 
 // superblock is the newest one on the device.
-func (r *rig) superblock() *ringwal.Superblock {
+func (r *rig) superblock() *ringwal.Superblock { return r.superblocks().Newest }
+
+// slot is the first slot of the set that the newest superblock is on.
+func (r *rig) slot() int { return r.superblocks().NewestSlot / 2 * 2 }
+
+func (r *rig) superblocks() *ringwal.Superblocks {
 	r.t.Helper()
 	d, err := device.Open(r.path, device.OpenOptions{ReadOnly: true})
 	if err != nil {
@@ -244,7 +250,7 @@ func (r *rig) superblock() *ringwal.Superblock {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return sbs.Newest
+	return sbs
 }
 
 // The owner of a block device shows life though nothing is appended.
@@ -272,7 +278,7 @@ func TestUploadsGoOnWhereEpochsJumpedFromOnePlace(t *testing.T) {
 	id := d.create("s").ID
 	d.append(id, []byte("one"))
 	s.close()
-	s.cfg.StallAfter, s.cfg.seams.oldWindow = time.Second, time.Millisecond
+	s.cfg.StallAfter, s.cfg.Fencing.LateWrites = time.Second, time.Second
 	s.cfg.Fencing.AcceptVolatile = true
 	target := s.reserved(simfence.Config{Transport: fence.SCSI, Volatile: true})
 	jump := func() {

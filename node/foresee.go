@@ -65,6 +65,7 @@ type ForeseeStep struct {
 	Key     fence.Key    `json:"key,omitempty"`
 	Abort   bool         `json:"abort,omitempty"`
 	Seconds float64      `json:"seconds,omitempty"` // that it would wait
+	Setting string       `json:"setting,omitempty"` // that says how long
 	Jump    bool         `json:"jump,omitempty"`
 	Why     string       `json:"why,omitempty"`
 }
@@ -148,7 +149,7 @@ func (n *Node) foreseeFence(ctx context.Context, f *Forecast) error {
 	if err != nil {
 		return err
 	}
-	s := fence.Situation{Mode: n.hold.fence.Mode(), Boot: boot, Exclusive: true, Abort: n.aborts(), Take: fence.TakeQuiet, Owner: owner}
+	s := fence.Situation{Mode: n.hold.fence.Mode(), Boot: boot, Exclusive: true, Abort: n.aborts(), Take: fence.TakeQuiet, LateWrites: n.lateWrites(), Owner: owner}
 	if o.Forced {
 		s.Take = fence.TakeForced
 	}
@@ -171,7 +172,11 @@ func (n *Node) foreseeFence(ctx context.Context, f *Forecast) error {
 				return err
 			}
 		}
-		f.Steps = append(f.Steps, ForeseeStep{Action: step.Action, Key: step.Key, Abort: step.Abort, Seconds: step.For.Seconds(), Jump: step.Jump, Why: step.Why})
+		foreseen := ForeseeStep{Action: step.Action, Key: step.Key, Abort: step.Abort, Seconds: step.For.Seconds(), Jump: step.Jump, Why: step.Why}
+		if step.Action == fence.ActWait {
+			foreseen.Setting = waitSetting(step)
+		}
+		f.Steps = append(f.Steps, foreseen)
 	}
 	return nil
 }

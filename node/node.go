@@ -78,6 +78,7 @@ type Config struct {
 	Retention   upload.Retention
 	StallAfter  time.Duration // L; 0: as in the superblock
 	Fencing     Fencing
+	Waiting     func(*Wait)    // unless nil, hears what a start waits for, and nil when that is over
 	MemoryBytes int64          // budget of the process; the hot tail takes a quarter
 	IOPS        int64          // write operations a second that the volume was bought with; 0: no budget
 	Bandwidth   int64          // bytes a second that it was bought with; 0: no budget
@@ -91,8 +92,7 @@ type Config struct {
 
 // seams are what a test puts in the place of the machine; zero: the machine.
 type seams struct {
-	fence     func() *fence.Fence // of the device
-	oldWindow time.Duration       // fence.OldWindowFor
+	fence func() *fence.Fence // of the device
 }
 
 // StoreNone is the Config.Store of a log that stays on its device.
@@ -141,7 +141,7 @@ type start struct {
 	recovery        ringwal.Recovery
 	epoch           uint64
 	waited          time.Duration // for writes of an earlier owner
-	toldWait        bool
+	waitsFor        string        // told last
 	recoverySeconds float64
 	recoveredBytes  uint64 // of the log
 	laps            []Lap

@@ -401,6 +401,7 @@ func (n *Node) writeSuperblocks() error {
 			return n.wal.Err()
 		}
 		back := arena.Bytes()[:len(b)]
+		n.hold.wrote = true
 		err := n.dev.WriteSync(b, offset)
 		if err == nil {
 			_, err = n.dev.ReadAt(back, offset)

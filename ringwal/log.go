@@ -117,7 +117,8 @@ func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error)
 		l.limits[c] = sb.Limit(c)
 	}
 	l.checkpoint.newest, l.checkpoint.exists = r.Checkpoint, r.HasCheckpoint
-	l.superblock.begin(sbs, &sb)
+	_, unsettled := sbs.Newest.Jumped()
+	l.superblock.begin(sbs, &sb, !e.Jump && unsettled)
 	return l, nil
 }
 

@@ -83,6 +83,18 @@ func (sb *Superblock) dropBoundaries() {
 	sb.Boundaries = append([]Boundary(nil), sb.Boundaries[first:]...)
 }
 
+// Jumped is the oldest boundary that jumped, with the window that it jumped over still in
+// the log: what lands there late does no harm, and the window is kept from being written
+// until T has passed. As long as there is one, T may not have passed.
+func (sb *Superblock) Jumped() (b Boundary, found bool) {
+	for _, b := range sb.Boundaries {
+		if b.Start > sb.Trim && b.Start-b.FollowEnd >= sb.WindowBytes {
+			return b, true
+		}
+	}
+	return Boundary{}, false
+}
+
 // DescendsFrom reports whether, as far as sb still tells, an owner of that epoch and
 // incarnation was one of this log's, and had everything below end before a later epoch
 // began. If not, sb is of an older copy of the log, or of one that went on by itself.

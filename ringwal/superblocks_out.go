@@ -27,14 +27,16 @@ type superblockWriter struct {
 
 // begin makes sb, with its new boundary, the first superblock to write. The epoch
 // writes the set that the newest copy is not in: a late write of the owner before
-// must not land on its copies.
-func (w *superblockWriter) begin(sbs *Superblocks, sb *Superblock) {
+// must not land on its copies. With same it writes the newest copy's set: of that one's
+// owner nothing is on its way, but of the owner before it, who wrote the other set, a
+// write may be.
+func (w *superblockWriter) begin(sbs *Superblocks, sb *Superblock, same bool) {
 	w.current = sb
 	w.buf = alignedBytes(SlotBytes, int(sb.BlockBytes))
 	w.trim, w.trimPrevSum = sb.Trim, sb.TrimPrevSum
 	w.recorded = sbs.Newest.Durable
 	w.wanted = true
-	if sbs.NewestSlot < SlotCount/2 {
+	if inFirst := sbs.NewestSlot < SlotCount/2; inFirst != same {
 		w.set = SlotCount / 2
 	}
 	for i, s := range sbs.Slots {

@@ -114,6 +114,11 @@ func (p *process) adopt(ctx context.Context, r *controlRequest, tell func(string
 		Device: device, Node: r.Node, Store: r.Store, OwnerIsDetached: r.OwnerIsDetached,
 		Fencing: p.fencing(), StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory) / adoptedShare,
 		Linger: p.Settings.Linger, Retention: p.retention(), SlowAfter: p.Settings.SlowAppend, Server: p.server(), Log: p.Log.With("adopting", r.Device),
+		Waiting: func(w *node.Wait) {
+			if w != nil {
+				tell(w.String())
+			}
+		},
 		Uploading: func(lag node.Lag) { tell(fmt.Sprintf("%d bytes to upload", lag.Bytes)) },
 	}
 	o.Fencing.Forced = r.Force

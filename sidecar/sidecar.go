@@ -73,6 +73,7 @@ type process struct {
 	stop     chan os.Signal
 	began    time.Time
 	phase    atomic.Pointer[phase]
+	waiting  atomic.Pointer[node.Wait] // what the start waits for; nil: nothing
 	node     atomic.Pointer[node.Node]
 	cause    atomic.Pointer[error] // why the log has failed or could not be opened
 	parked   atomic.Bool
@@ -192,7 +193,7 @@ func (p *process) open(ctx context.Context) error {
 	n, err := node.Open(ctx, node.Config{
 		Path: target.path, SizeBytes: int64(p.Settings.WALSize), Node: string(p.Settings.Node), Store: string(target.store),
 		Objects: objects, StoreStartsHere: p.StoreStartsHere, Proved: proved, Linger: p.Settings.Linger,
-		Fencing: p.fencing(), Retention: p.retention(),
+		Fencing: p.fencing(), Waiting: p.waiting.Store, Retention: p.retention(),
 		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
 		IOPS: int64(p.Settings.IOPS), Bandwidth: int64(p.Settings.Bandwidth),
 		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
@@ -224,7 +225,8 @@ func (p *process) open(ctx context.Context) error {
 func (p *process) server() string { return "walsidecar " + ThisBuild().Version }
 
 func (p *process) fencing() node.Fencing {
-	return node.Fencing{Wish: fence.Wish(p.Settings.Fence), AcceptVolatile: p.Settings.Volatile == "accept", Preempt: node.PreemptBy(p.Settings.Preempt)}
+	return node.Fencing{Wish: fence.Wish(p.Settings.Fence), AcceptVolatile: p.Settings.Volatile == "accept", Preempt: node.PreemptBy(p.Settings.Preempt),
+		LateWrites: p.Settings.LateWrites}
 }
 
 func (p *process) retention() upload.Retention {
@@ -302,10 +304,22 @@ func (p *process) openAdmin() error {
 
 // ready says why clients cannot be served now.
 func (p *process) ready() error {
-	if now := *p.phase.Load(); now != serving {
+	now := *p.phase.Load()
+	if w := p.waitsFor(); w != nil {
+		return fmt.Errorf("%s: %s", now, w)
+	}
+	if now != serving {
 		return errors.New(string(now))
 	}
 	return nil
+}
+
+// waitsFor is what the start waits for now; nil: nothing, or it is over.
+func (p *process) waitsFor() *node.Wait {
+	if *p.phase.Load() != recovering {
+		return nil
+	}
+	return p.waiting.Load()
 }
 
 func (p *process) parkedOn() error {
@@ -353,7 +367,9 @@ func (p *process) status() any {
 	s := struct {
 		State   string `json:"state"`
 		Failure string `json:"failure,omitempty"`
-	}{State: string(*p.phase.Load())}
+		// Waiting is what the start waits for before it recovers the log.
+		Waiting *node.Wait `json:"waiting,omitempty"`
+	}{State: string(*p.phase.Load()), Waiting: p.waitsFor()}
 	if cause := p.cause.Load(); cause != nil {
 		s.Failure = (*cause).Error()
 	}

@@ -172,7 +172,7 @@ func (h *host) finish() {
 	case f.err == nil:
 		h.w.oracle.finished(f.record)
 		if h.w.fleet != nil {
-			h.w.fleet.landOnto(f.write)
+			h.w.fleet.landOnto(f.write.Offset(), f.write.Length())
 		}
 	}
 }
@@ -275,6 +275,9 @@ func (h *host) superblockStep() {
 			h.getsThrough("a superblock", err)
 		case err == nil && !h.recoveredFrom():
 			w.oracle.wroteSuperblock(s.write.Offset(), s.bytes)
+			if w.fleet != nil {
+				w.fleet.landOnto(s.write.Offset(), len(s.bytes))
+			}
 		}
 		h.log.SuperblockDone(err, w.now)
 		w.tracef("%s hears of superblock slot %d: %v, trim %d, recorded %d", h.name, s.slot, err, h.log.Trim(), h.log.RecordedDurable())

@@ -431,9 +431,6 @@ func (h *host) writeSuperblocks() error {
 		if !h.superseded() {
 			h.w.oracle.beginsSuperblock(offset)
 		}
-		if h.peer != nil && h.superblocks == 0 {
-			h.w.fleet.landSlots(offset)
-		}
 		err := h.port.WriteSync(b, offset)
 		if err == nil {
 			h.superblocks++

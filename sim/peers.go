@@ -10,7 +10,6 @@ import (
 
 	"github.com/walsidecar/walsidecar/fence"
 	"github.com/walsidecar/walsidecar/fence/simfence"
-	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device/simdev"
 )
 
@@ -31,6 +30,7 @@ type peer struct {
 	fence       *fence.Fence
 	key         fence.Key
 	incarnation [16]byte
+	outcome     fence.Outcome // of its acquisition
 
 	held bool // it has been the holder
 	lost bool // it was, and is no more
@@ -287,36 +287,18 @@ func (f *fleet) landOld() {
 	hosts := append(slices.Clone(w.former), f.former...)
 	for _, h := range hosts {
 		for _, write := range h.view.InFlight() {
-			if at, known := f.begun[write]; known && w.now-at > landsWithin {
+			if at, known := f.begun[write]; known && w.now-at >= landsWithin {
 				f.landOne(h, write)
 			}
 		}
 	}
 }
 
-// landSlots ends the late superblock writes on the set of slots that a start is about to
-// write. The rules rely on that: such a write could land on the start's own copies. A
-// start waits for L, not for T, so that it does not follow from them; see
-// TestLateSuperblocks.
-func (f *fleet) landSlots(offset int64) {
+// landOnto lets late writes land where so many bytes have just been written: the worst time
+// for it.
+func (f *fleet) landOnto(from int64, length int) {
 	w := f.w
-	set := offset / (2 * ringwal.SlotBytes)
-	for _, h := range slices.Clone(w.former) {
-		if h.superblocks == 0 && w.profile.unseenLate || h.superblocks > 0 && w.profile.slotsLate {
-			continue
-		}
-		for _, write := range h.view.InFlight() {
-			if write.Offset() < ringwal.RingStart && write.Offset()/(2*ringwal.SlotBytes) == set {
-				w.land(h, write)
-			}
-		}
-	}
-}
-
-// landOnto lets late writes land where one has just been written: the worst time for it.
-func (f *fleet) landOnto(written *simdev.Write) {
-	w := f.w
-	from, to := written.Offset(), written.Offset()+int64(written.Length())
+	to := from + int64(length)
 	for _, h := range slices.Clone(w.former) {
 		for _, write := range h.view.InFlight() {
 			if write.Offset() < to && from < write.Offset()+int64(write.Length()) && w.chance(0.5) {

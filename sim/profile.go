@@ -70,10 +70,6 @@ type profile struct {
 	abort, abortHangs, volatile bool    // what the target can do
 	takeover, pause, idle       float64 // per step; a long time without anything
 
-	// What the rules do not cover: the first superblock write of a start that nobody saw,
-	// those of an owner before the last one, land within T and not before a start writes there.
-	unseenLate, slotsLate bool
-
 	lateness int // a write of a crashed host is on its way for about so many steps
 }
 
@@ -211,6 +207,19 @@ func (p *profile) drawPeers(rng *rand.Rand, kind Kind) {
 		p.trimmer, p.trims, p.small, p.medium, p.large, p.creates = true, 20, 10, 20, 60, 10
 		p.takeover, p.crash, p.startCrash, p.lateness, p.idle = 0.001, 0.0015, 0.002, 2000, 0.0005
 	}
+	if rng.IntN(6) == 0 {
+		p.superblocksLate(0.03 / float64(1+15*rng.IntN(2)))
+	}
 	p.origin = drawOrigin(rng, *g)
 	p.reader = false
+}
+
+// superblocksLate makes hosts of a device that can only preempt plainly crash, most often with
+// their machines, while they write superblocks, which then land late: those of starts, where
+// these often crash, else those of owners.
+func (p *profile) superblocksLate(startCrash float64) {
+	p.steps, p.store, p.upload = 1500, false, 0
+	p.abort, p.abortHangs, p.volatile = false, false, false
+	p.power, p.crash, p.startCrash, p.takeover, p.lateness = 0.7, 0.01, startCrash, 0.02, 3000
+	p.superblock, p.record = 60, 20
 }

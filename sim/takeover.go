@@ -26,7 +26,7 @@ func (h *host) takeOver() {
 	if errors.Is(err, ringwal.ErrFull) && state.outcome.Jump && !h.peer.lost {
 		// No room for a jump: wait until nothing can land any more, and start without.
 		w.tracef("%s has no room to jump: %v", h.name, err)
-		if err = h.sleep(fence.OldWindowFor); err == nil {
+		if err = h.sleep(fence.LateWrites); err == nil {
 			f.landOld()
 			var again *recovered
 			if again, err = h.recover(); err == nil {
@@ -42,6 +42,9 @@ func (h *host) takeOver() {
 		h.isUp()
 	default:
 		w.tracef("%s did not start: %v", h.name, err)
+		if h.superblocks == 0 && h.port.writes == 0 {
+			_ = fence.HandBack(h.peer.fence, h.peer.outcome)
+		}
 		if !h.peer.lost && !lostRace(err) && !errors.Is(err, errStoreDown) && !errors.Is(err, ringwal.ErrTailChanged) && !errors.Is(err, ringwal.ErrStalled) {
 			w.oracle.judgeRefusal(h, err)
 		}
@@ -103,6 +106,7 @@ func (h *host) acquire() (*recovered, error) {
 	}
 	outcome, err := fence.Acquire(context.Background(), p.fence, fence.Request{Key: p.key, Boot: p.machine.boot, Exclusive: true,
 		Abort: abort, Take: take, Newest: h.owner, Progress: h.progress, Clock: peerClock{h}})
+	p.outcome = outcome
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +156,8 @@ func (h *host) owner(context.Context) (fence.Owner, error) {
 		return fence.Owner{}, err
 	}
 	sb := sbs.Newest
-	return fence.Owner{Node: sb.Node, Epoch: sb.Epoch, Key: fence.Key(sb.FenceKey), Boot: sb.BootID, StallAfter: sb.StallAfter, Clean: sb.Clean}, nil
+	_, unsettled := sb.Jumped()
+	return fence.Owner{Node: sb.Node, Epoch: sb.Epoch, Key: fence.Key(sb.FenceKey), Boot: sb.BootID, StallAfter: sb.StallAfter, Clean: sb.Clean, Unsettled: unsettled}, nil
 }
 
 func (h *host) progress(context.Context) (uint64, error) {
@@ -167,15 +172,14 @@ func (h *host) progress(context.Context) (uint64, error) {
 // where it begins would free it, so that the last frame before it stays.
 func (h *host) hold(state *recovered) {
 	sb := h.log.Superblock()
-	for _, b := range sb.Boundaries {
-		if b.Start > sb.Trim && b.Start-b.FollowEnd >= sb.WindowBytes {
-			h.peer.heldAt, h.peer.heldUntil = sb.Trim, h.w.now+int64(fence.OldWindowFor)
-			for i := range state.frames {
-				if f := &state.frames[i]; f.End() <= b.FollowEnd {
-					h.peer.heldAt = max(h.peer.heldAt, f.Position)
-				}
-			}
-			return
+	b, jumped := sb.Jumped()
+	if !jumped {
+		return
+	}
+	h.peer.heldAt, h.peer.heldUntil = sb.Trim, h.w.now+int64(fence.LateWrites)
+	for i := range state.frames {
+		if f := &state.frames[i]; f.End() <= b.FollowEnd {
+			h.peer.heldAt = max(h.peer.heldAt, f.Position)
 		}
 	}
 }

@@ -28,7 +28,7 @@ const listedStreams = 20
 
 // takeoverSettings are the settings that a takeover goes by. The device is none of them:
 // what can destroy takes its target as an argument.
-var takeoverSettings = []string{"WALSIDECAR_STORE", "WALSIDECAR_FENCE", "WALSIDECAR_FENCE_VOLATILE", "WALSIDECAR_PREEMPT", "WALSIDECAR_STALL", "WALSIDECAR_MEMORY"}
+var takeoverSettings = []string{"WALSIDECAR_STORE", "WALSIDECAR_FENCE", "WALSIDECAR_FENCE_VOLATILE", "WALSIDECAR_PREEMPT", "WALSIDECAR_LATE_WRITES", "WALSIDECAR_STALL", "WALSIDECAR_MEMORY"}
 
 // newTakeoverCommand makes `walsidecar takeover`.
 func newTakeoverCommand(a *app) *cobra.Command {
@@ -114,7 +114,7 @@ func takeoverOptions(ctx context.Context, cmd *cobra.Command, device string) (*f
 
 // fencingOf is how settings fence.
 func fencingOf(s *settings.Settings) node.Fencing {
-	return node.Fencing{Wish: fence.Wish(s.Fence), AcceptVolatile: s.Volatile == "accept", Preempt: node.PreemptBy(s.Preempt)}
+	return node.Fencing{Wish: fence.Wish(s.Fence), AcceptVolatile: s.Volatile == "accept", Preempt: node.PreemptBy(s.Preempt), LateWrites: s.LateWrites}
 }
 
 func (a *app) takeOver(ctx context.Context, o failover.Options) error {
@@ -210,7 +210,7 @@ func inWords(mode fence.Mode, s node.ForeseeStep) string {
 		}
 		return fmt.Sprintf("preempt key %s", s.Key)
 	case fence.ActWait:
-		return fmt.Sprintf("wait %.0f s: %s", s.Seconds, s.Why)
+		return fmt.Sprintf("wait %.0f s, by %s: %s", s.Seconds, s.Setting, s.Why)
 	}
 	return fmt.Sprintf("hold the device (%s): %s", mode, s.Why)
 }
