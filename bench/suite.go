@@ -27,6 +27,7 @@ type suite struct {
 	programs string
 	out      string // file of the results; "": none
 	withFio  bool
+	wait     time.Duration // for a quiet machine, before each cell, at most
 	results  report.Results
 	say      io.Writer
 	began    time.Time
@@ -45,6 +46,7 @@ func runSuite(ctx context.Context, args []string) (err error) {
 	repeats := f.Int("repeats", 0, "in place of the plan's")
 	withFio := f.Bool("fio", true, "measure the raw store with fio too")
 	measure := f.Duration("measure", 0, "length of a cell, in place of the plan's")
+	wait := f.Duration("wait", 0, "longest wait for a quiet machine before each cell")
 	programs := programsFlag(f)
 	if err := parse(f, args); err != nil {
 		return err
@@ -53,7 +55,7 @@ func runSuite(ctx context.Context, args []string) (err error) {
 	if !ok {
 		return usageError{fmt.Errorf("-plan %q: legal is quick, full or smoke", *named)}
 	}
-	s := &suite{plan: chosenPlan, programs: *programs, out: *out, withFio: *withFio && *named != "smoke", say: os.Stdout}
+	s := &suite{plan: chosenPlan, programs: *programs, out: *out, withFio: *withFio && *named != "smoke", wait: *wait, say: os.Stdout}
 	if *cells != "" {
 		s.cells = nil
 		for text := range strings.SplitSeq(*cells, ",") {
@@ -135,9 +137,10 @@ func (s *suite) run(ctx context.Context) error {
 // turn measures one cell of each system.
 func (s *suite) turn(ctx context.Context, repeat int, store *machine.Store, c drive.Cell) error {
 	for _, p := range s.peers {
-		if !p.Measures(c) {
+		if !p.Measures(c) || s.skips != nil && s.skips(p, c) {
 			continue
 		}
+		machine.AwaitQuiet(ctx, s.wait)
 		r := measureCell(ctx, p, store, c, s.times, s.programs)
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -4,8 +4,10 @@ package machine
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -160,4 +162,23 @@ func deviceCounters(sys, device string) Device {
 	}
 	const sector = 512
 	return Device{Writes: field(4), WrittenBytes: field(6) * sector, Flushes: field(15)}
+}
+
+// A machine is quiet when its processors do nothing for quietFor but for quietShare of it.
+const (
+	quietFor   = 200 * time.Millisecond
+	quietShare = 0.05
+)
+
+// AwaitQuiet waits until nothing else uses the processors, but no longer than most.
+func AwaitQuiet(ctx context.Context, most time.Duration) {
+	for until := time.Now().Add(most); time.Now().Before(until) && ctx.Err() == nil; {
+		var before, after Moment
+		before.readProcessors("/proc")
+		time.Sleep(quietFor)
+		after.readProcessors("/proc")
+		if after.busy-before.busy <= time.Duration(quietShare*float64(quietFor)*float64(runtime.NumCPU())) {
+			return
+		}
+	}
 }

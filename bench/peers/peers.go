@@ -41,6 +41,9 @@ var All = []Peer{
 	sidecar("walsidecar-uds-c", "uds", true, "adaptive"),
 	onlyAlone(sidecar("walsidecar-shm-spin", "shm", false, "spin")),
 	onlyAlone(sidecar("walsidecar-shm-c-spin", "shm", true, "spin")),
+	doorAlone("door-shm", "shm", "adaptive"),
+	doorAlone("door-shm-spin", "shm", "spin"),
+	doorAlone("door-uds", "uds", "adaptive"),
 	{Name: "rawgo", Kind: Reference, Raw: true, Make: func() drive.System { return &rawGo{} }},
 	{Name: "etcd-wal+gc", Kind: Library, Make: func() drive.System { return &etcdWAL{} }},
 	{Name: "raft-wal+gc", Kind: Library, Make: func() drive.System { return &raftWAL{} }},
@@ -83,6 +86,13 @@ func sidecar(name, door string, c bool, wait string) Peer {
 		p.Make = func() drive.System { return &goSidecar{sidecarProcess: sidecarProcess{wait: wait}, door: door} }
 	}
 	return p
+}
+
+// doorAlone is walsidecar's way in with nothing behind it: nothing is kept.
+func doorAlone(name, door, wait string) Peer {
+	return onlyAlone(Peer{Name: name, Kind: Reference, Raw: true, Missing: needsProgram(sidecarProgram, "make build"), Make: func() drive.System {
+		return &goSidecar{sidecarProcess: sidecarProcess{wait: wait, null: true}, door: door}
+	}})
 }
 
 // onlyAlone keeps a peer to one closed-loop producer.

@@ -37,6 +37,8 @@ const (
 // sidecarProcess is a sidecar on a new log, with somebody who trims it.
 type sidecarProcess struct {
 	wait    string // in shared memory
+	null    bool   // keep nothing: the door alone
+	door    *load.Own
 	process *load.Process
 	socket  string
 	control *walsidecar.Client
@@ -45,8 +47,14 @@ type sidecarProcess struct {
 }
 
 // start formats the log, runs the sidecar and creates the stream.
-func (p *sidecarProcess) start(ctx context.Context, s drive.Setup) error {
+func (p *sidecarProcess) start(ctx context.Context, s drive.Setup) (err error) {
 	program := filepath.Join(s.Programs, sidecarProgram)
+	if p.null {
+		if p.door, err = load.StartNull(ctx, program, "bench-null", p.wait); err == nil {
+			p.socket = p.door.Socket
+		}
+		return err
+	}
 	wal := s.Device
 	args := []string{"format", wal, "--node", "bench"}
 	if wal == "" {
@@ -57,7 +65,6 @@ func (p *sidecarProcess) start(ctx context.Context, s drive.Setup) error {
 		return fmt.Errorf("format: %w: %s", err, out)
 	}
 	p.socket = filepath.Join(s.Scratch, "s")
-	var err error
 	p.process, err = load.StartProcess(ctx, p.socket, program, []string{"serve"},
 		"WALSIDECAR_WAL="+wal, "WALSIDECAR_SOCKET="+p.socket, "WALSIDECAR_STORE=none", "WALSIDECAR_ADMIN=off", "WALSIDECAR_DRAIN=1s", "WALSIDECAR_SHM_WAIT="+p.wait)
 	if err != nil {
@@ -104,6 +111,9 @@ func (p *sidecarProcess) Close() error {
 	}
 	if p.process != nil {
 		p.process.Stop()
+	}
+	if p.door != nil {
+		err = errors.Join(err, p.door.Close())
 	}
 	return err
 }

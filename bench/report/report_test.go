@@ -96,6 +96,23 @@ func TestTablesAreWhole(t *testing.T) {
 	}
 }
 
+// Where there are quiet runs, noisy ones do not count; where there are none, the numbers
+// are marked.
+func TestNoisyRunsCountOnlyWhereThereAreNoQuietOnes(t *testing.T) {
+	r := example()
+	for i := range r.Runs {
+		if r.Runs[i].System == simple || r.Runs[i].System == shm && r.Runs[i].Repeat == 1 {
+			r.Runs[i].ForeignCores = 1
+		}
+	}
+	text := r.Markdown("plots")
+	for _, want := range []string{"| walsidecar-shm | ~10.0 k | 300 k |", "| rawgo | ~20.0 k | ~500 k |", "1.00 in the noisiest"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the tables lack %q\n%s", want, text)
+		}
+	}
+}
+
 func TestTheLimitByFio(t *testing.T) {
 	rows := []Fio{
 		{Store: "ram", Engine: "psync", Depth: 1, Bytes: 4096, WritesPerSecond: 10_000},

@@ -48,12 +48,37 @@ func (r *Results) index() *index {
 	slices.SortFunc(x.cells, func(a, b drive.Cell) int {
 		return cmp.Or(cmp.Compare(a.InFlight, b.InFlight), cmp.Compare(a.Producers, b.Producers), cmp.Compare(a.Size, b.Size))
 	})
+	x.keepQuiet()
 	for _, p := range peers.All {
 		if measured[p.Name] {
 			x.systems = append(x.systems, p.Name)
 		}
 	}
 	return x
+}
+
+// noisyCores is how much of the processors others may use before a run is called noisy.
+const noisyCores = 0.25
+
+func noisy(r drive.Result) bool { return r.ForeignCores > noisyCores }
+
+// keepQuiet drops the noisy runs of each cell and system that has a quiet one.
+func (x *index) keepQuiet() {
+	for _, systems := range x.runs {
+		for system, runs := range systems {
+			if quiet := slices.DeleteFunc(slices.Clone(runs), noisy); len(quiet) > 0 {
+				systems[system] = quiet
+			}
+		}
+	}
+}
+
+// mark is put before numbers that only noisy runs gave.
+func (x *index) mark(k cellKey, system string) string {
+	if runs := x.runs[k][system]; len(runs) > 0 && noisy(runs[0]) {
+		return "~"
+	}
+	return ""
 }
 
 // median is the median of one number over the runs of a cell and system; 0: none.
@@ -183,8 +208,8 @@ func (r *Results) writeAbout(b *strings.Builder) {
 		return
 	}
 	slices.Sort(foreign)
-	fmt.Fprintf(b, "Medians of %d interleaved runs of %.0f s. Noise: other processes used %.2f of the %d cores in the median run, %.2f in the quietest, %.2f in the noisiest.\n",
-		repeats, seconds, Median(foreign), a.Cores, foreign[0], foreign[len(foreign)-1])
+	fmt.Fprintf(b, "Medians of %d interleaved runs of %.0f s. Other processes used %.2f of the %d cores in the median run, %.2f in the quietest, %.2f in the noisiest. Where a cell of a system has runs with less than %.2f, only those count; ~ marks what has none.\n",
+		repeats, seconds, Median(foreign), a.Cores, foreign[0], foreign[len(foreign)-1], noisyCores)
 }
 
 func (r *Results) writeRates(b *strings.Builder, x *index, store string) {
@@ -201,7 +226,7 @@ func (r *Results) writeRates(b *strings.Builder, x *index, store string) {
 		t.row(fields...)
 	}
 	for _, system := range x.systems {
-		row(system, func(k cellKey) string { return Number(x.median(k, system, rate)) })
+		row(system, func(k cellKey) string { return x.mark(k, system) + Number(x.median(k, system, rate)) })
 	}
 	if len(r.Fio) > 0 {
 		row("limit by fio", func(k cellKey) string { return Number(fioLimit(r.Fio, store, k.Cell)) })
@@ -236,7 +261,7 @@ func writeCell(b *strings.Builder, x *index, k cellKey) {
 			least, most = min(least, r.AppendsPerSecond), max(most, r.AppendsPerSecond)
 		}
 		n := func(of func(*drive.Result) float64) string { return Number(x.median(k, system, of)) }
-		t.row(system, n(rate), n(func(r *drive.Result) float64 { return r.MBPerSecond }), n(p50), n(p99), n(p999), n(cpu),
+		t.row(system, x.mark(k, system)+n(rate), n(func(r *drive.Result) float64 { return r.MBPerSecond }), n(p50), n(p99), n(p999), n(cpu),
 			n(func(r *drive.Result) float64 { return r.KernelCPU }), n(deviceBytes),
 			fmt.Sprintf("%.4f", x.median(k, system, func(r *drive.Result) float64 { return r.DeviceWrites })),
 			fmt.Sprintf("%.4f", x.median(k, system, func(r *drive.Result) float64 { return r.Flushes })),
