@@ -154,10 +154,13 @@ func (w Wait) String() string {
 	return fmt.Sprintf("waiting until %s, by %s: %s", w.Until.Format(time.TimeOnly), w.Setting, w.Why)
 }
 
+// lateWritesSetting is how long T is.
+const lateWritesSetting = "WALSIDECAR_LATE_WRITES"
+
 // waitSetting names the setting that a wait goes by. L is what the log's last owner had.
 func waitSetting(s fence.Step) string {
 	if s.Late {
-		return "WALSIDECAR_LATE_WRITES"
+		return lateWritesSetting
 	}
 	return "WALSIDECAR_STALL"
 }

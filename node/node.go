@@ -141,6 +141,7 @@ type start struct {
 	recovery        ringwal.Recovery
 	epoch           uint64
 	waited          time.Duration // for writes of an earlier owner
+	heldNS          int64         // CLOCK_BOOTTIME since when the device is known to be ours alone
 	waitsFor        string        // told last
 	recoverySeconds float64
 	recoveredBytes  uint64 // of the log

@@ -120,6 +120,7 @@ func (n *Node) bringUp(ctx context.Context) error {
 	if err := n.acquireFence(ctx, sbs.Newest); err != nil {
 		return err
 	}
+	n.start.heldNS = device.NowNS() - int64(n.start.waited)
 	n.lap("fence")
 	if sbs, err = n.identify(); err != nil { // a late superblock may have landed meanwhile
 		return err
@@ -299,7 +300,7 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 	}
 	e := ringwal.Epoch{Number: 1 + epoch, BootID: n.boot, Jump: n.hold.outcome.Jump, StallAfter: n.cfg.StallAfter,
 		Incarnation: n.hold.incarnation, FenceKey: uint64(n.hold.key),
-		CheckpointStateBytes: len(state.table.EncodeCheckpoint(nil))}
+		CheckpointStateBytes: len(state.table.EncodeCheckpoint(nil)), MakesRoom: true}
 	tail, err := readcache.NewTail(n.tailBytes(sbs.Newest.Geometry), state.recovery.End)
 	if err != nil {
 		return err
@@ -317,13 +318,18 @@ func (n *Node) startEpoch(sbs *ringwal.Superblocks, state *recovered) error {
 	if err := n.openArchive(n.wal.Superblock()); err != nil {
 		return err
 	}
-	n.reader = reader.New(reader.Config{
-		Device: n.dev, Tail: tail, Superblock: n.wal.Superblock(), Directory: stream.NewDirectory(state.table),
-		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(), Archive: n.archive(), ColdBytes: n.cfg.MemoryBytes * coldReadShare / 32, Joins: n.joins(),
-	})
+	n.openReader(state)
 	n.holdOldWindow()
 	n.fillWelcome(n.wal.Superblock())
 	return nil
+}
+
+// openReader makes the read path of the epoch, which begins where the superblock says.
+func (n *Node) openReader(state *recovered) {
+	n.reader = reader.New(reader.Config{
+		Device: n.dev, Tail: n.tail, Superblock: n.wal.Superblock(), Directory: stream.NewDirectory(state.table),
+		Index: state.index, Marks: state.marks, Durable: n.wal.Durable(), Archive: n.archive(), ColdBytes: n.cfg.MemoryBytes * coldReadShare / 32, Joins: n.joins(),
+	})
 }
 
 // tailBytes is the hot tail's size: a share of the budget, but always a window, the
@@ -333,8 +339,8 @@ func (n *Node) tailBytes(g ringwal.Geometry) int {
 	return max(int(n.cfg.MemoryBytes/tailShare), least)
 }
 
-// firstWrites makes the epoch durable: its superblock, its claim of the manifest, then
-// its first checkpoint, then, for a new log, the superblock that says so. Only then may
+// firstWrites makes the epoch durable: its superblock, its claim of the manifest, where the log
+// is full room for its first frame, then its first checkpoint, then, for a new log, the superblock that says so. Only then may
 // doors open.
 func (n *Node) firstWrites(ctx context.Context, state *recovered) error {
 	if err := fence.Check(n.hold.fence, n.hold.key); err != nil { // recovery may have taken long
@@ -353,6 +359,10 @@ func (n *Node) firstWrites(ctx context.Context, state *recovered) error {
 		return err
 	}
 	n.lap("claim")
+	if err := n.makeRoom(ctx, state); err != nil {
+		return err
+	}
+	n.lap("room")
 	if !state.recovery.CheckpointIsLast {
 		if err := n.committer.StartCheckpoint(); err != nil {
 			return fmt.Errorf("first checkpoint: %w", err)

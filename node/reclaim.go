@@ -120,6 +120,10 @@ func (n *Node) tryTrim() {
 	g := n.wal.Geometry()
 	gain := l.plan.Target - min(l.plan.Target, n.wal.Trim())
 	short := n.wal.Room(ringwal.ClassAppend) < g.CapacityBytes/4
+	if u := n.uploads; u != nil && short && u.dataEnd <= u.uploaded {
+		n.uploadControl()
+		n.advance()
+	}
 	if gain > 0 && (short || gain >= g.CapacityBytes/trimShare) {
 		l.superBusy = true
 		n.super <- superblockJob{target: l.plan.Target}

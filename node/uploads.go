@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,11 +51,13 @@ type uploads struct {
 	archive  *upload.Archive
 	cold     *readcache.Cold
 	uploader *upload.Uploader
-	frames   *reader.Frames
+	frames   atomic.Pointer[reader.Frames] // that the uploader reads
+	before   *reader.Frames                // of a start that makes room; nil: it did not have to
+	running  bool
 
-	// Of the commit loop.
+	// Of the start, then of the commit loop.
 	uploaded uint64 // in the manifest in force
-	dataEnd  uint64 // end of the newest durable data frame
+	dataEnd  uint64 // end of the newest durable data frame, or of a checkpoint that has to be let go
 	records  uint64 // durable and above the uploaded position of the start
 
 	missing Missing // at the start
@@ -165,7 +168,7 @@ func (n *Node) claim(ctx context.Context, end uint64) error {
 			Linger: n.cfg.Linger, MemoryBytes: int(n.cfg.MemoryBytes / uploadShare), Committed: n.committed,
 		},
 		Store:     n.cfg.Objects,
-		Frames:    func(position uint64) (ringwal.FrameView, uint64, error) { return u.frames.At(position) },
+		Frames:    func(position uint64) (ringwal.FrameView, uint64, error) { return u.frames.Load().At(position) },
 		Fenced:    n.fenced,
 		Retention: n.cfg.Retention, Trim: n.retain,
 		Logger: n.log,
@@ -330,9 +333,11 @@ func (n *Node) startUploads() {
 	if u == nil {
 		return
 	}
-	u.frames = n.reader.Frames()
+	u.frames.Store(n.reader.Frames())
 	n.advance()
-	u.uploader.Start()
+	if !u.running { // before the start
+		u.uploader.Start()
+	}
 }
 
 // stopUploads ends them: nobody reads the device for them any more.
@@ -346,8 +351,10 @@ func (n *Node) stopUploads() {
 		defer cancel()
 		u.uploader.Close(ctx)
 	}
-	if u.frames != nil {
-		u.frames.Close()
+	for _, f := range []*reader.Frames{u.frames.Load(), u.before} {
+		if f != nil {
+			f.Close()
+		}
 	}
 	if u.cold != nil {
 		u.cold.Close()

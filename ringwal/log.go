@@ -20,6 +20,10 @@ type Epoch struct {
 	// CheckpointStateBytes is the size of the checkpoint that the start is going to
 	// write, for the room it needs; 0: the largest.
 	CheckpointStateBytes int
+
+	// MakesRoom has a log without room for the jump or the first checkpoint prepared all
+	// the same: the caller makes some before the first frame, as RoomToBegin tells.
+	MakesRoom bool
 }
 
 // FrameBuffers lends the memory that frames are built in and written from.
@@ -46,6 +50,7 @@ type Log struct {
 	identity   FrameHeader
 
 	start   uint64 // position of the epoch's first frame
+	begins  beginning
 	head    uint64 // behind the last closed frame
 	durable uint64
 	trim    uint64 // in force
@@ -69,8 +74,8 @@ type Log struct {
 
 // Start prepares an epoch on a recovered log: a new superblock with its boundary,
 // to be written by the caller (NextSuperblock) before the first frame. It writes
-// nothing. Errors: ErrFull (no room for a jump and a checkpoint: trim first),
-// ErrTooManyBoundaries, ErrFormat (features under which the log is read-only),
+// nothing. Errors: ErrFull (no room for a jump and a checkpoint, unless the caller makes
+// some), ErrTooManyBoundaries, ErrFormat (features under which the log is read-only),
 // ErrEpoch.
 func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error) {
 	sb := *sbs.Newest
@@ -85,9 +90,6 @@ func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error)
 	start := r.Next
 	if e.Jump {
 		start += sb.WindowBytes
-	}
-	if err := roomToStart(&sb, r, e, start); err != nil {
-		return nil, err
 	}
 	sb.Epoch, sb.Incarnation, sb.BootID, sb.FenceKey = e.Number, e.Incarnation, e.BootID, e.FenceKey
 	sb.Clean = false
@@ -112,37 +114,18 @@ func Start(sbs *Superblocks, r *Recovery, e Epoch, b FrameBuffers) (*Log, error)
 		identity: FrameHeader{UUIDHash: xxhash.Sum64(sb.UUID[:]), Epoch: e.Number, IncarnationHash: hash},
 		start:    start, head: start, durable: start, trim: sb.Trim, sum: r.Sum,
 		toProve: r.End, proven: r.Proven,
+		begins: beginning{end: r.End, jumps: e.Jump, stateBytes: e.CheckpointStateBytes},
 	}
 	for c := range classCount {
 		l.limits[c] = sb.Limit(c)
 	}
 	l.checkpoint.newest, l.checkpoint.exists = r.Checkpoint, r.HasCheckpoint
+	if err := l.RoomToBegin(); err != nil && !e.MakesRoom {
+		return nil, err
+	}
 	_, unsettled := sbs.Newest.Jumped()
 	l.superblock.begin(sbs, &sb, !e.Jump && unsettled)
 	return l, nil
-}
-
-// roomToStart refuses a start that would use up the log's last room for nothing. A
-// jump moves the head at each attempt, and has to leave room to what frees space; a
-// first checkpoint has to fit, a later one need not be written.
-func roomToStart(sb *Superblock, r *Recovery, e Epoch, start uint64) error {
-	need, limit := start-sb.Trim, sb.CapacityBytes
-	switch {
-	case !r.HasCheckpoint:
-		state := e.CheckpointStateBytes
-		if state == 0 {
-			state = int(sb.CheckpointMaxBytes)
-		}
-		need = sb.checkpointEnd(start, state) - sb.Trim
-	case e.Jump:
-		free := sb.Limit(ClassFree)
-		limit = free - min(free, sb.ControlReserveBytes()/2)
-	}
-	if need > limit {
-		return fmt.Errorf("%w: a start needs %d bytes of the %d that it may use (jump and first checkpoint included); trim the log first",
-			ErrFull, need, limit)
-	}
-	return nil
 }
 
 // Fail stops the log for good with err, unless it has stopped already.

@@ -199,13 +199,18 @@ func (r *rig) start(jump bool) *rig {
 
 // superblocks writes what superblocks the log wants written.
 func (r *rig) superblocks() {
-	for {
-		offset, b, ok := r.log.NextSuperblock(r.now)
-		if !ok {
-			return
-		}
+	for r.superblock() {
+	}
+}
+
+// superblock writes the next copy that the log wants written, and reports whether there was
+// one.
+func (r *rig) superblock() bool {
+	offset, b, ok := r.log.NextSuperblock(r.now)
+	if ok {
 		r.log.SuperblockDone(r.d.WriteSync(b, offset), r.now)
 	}
+	return ok
 }
 
 func (r *rig) checkpoint(state []byte) {

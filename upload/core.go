@@ -178,8 +178,9 @@ func (c *Core) Uploaded() uint64 { return c.uploaded }
 // Fenced is why the core has stopped for ever, nil while it has not: ErrFenced, ErrRetired.
 func (c *Core) Fenced() error { return c.fenced }
 
-// Advance says how far the log is durable, and where the newest durable data frame ends:
-// frames without data alone are no reason for an upload.
+// Advance says how far the log is durable, and up to where there is reason for an upload:
+// the end of the newest durable data frame, or, where a full log has to be let go of frames
+// without data too, of any durable frame.
 func (c *Core) Advance(durable, dataEnd uint64) {
 	c.durable, c.dataEnd = max(c.durable, durable), max(c.dataEnd, dataEnd)
 }
@@ -202,8 +203,8 @@ func (c *Core) WantsFrame(now Instant) (position uint64, wants bool) {
 	return 0, false
 }
 
-// haveData reports whether there is durable data that is in no group.
-func (c *Core) haveData() bool { return c.dataEnd > c.readTo || !c.builder.Empty() }
+// haveData reports whether there is something to upload that is in no group.
+func (c *Core) haveData() bool { return c.dataEnd > c.builder.from }
 
 // due reports whether the data that is in no group has waited long enough.
 func (c *Core) due(now Instant) bool {
@@ -250,9 +251,10 @@ func (c *Core) Frame(now Instant, f *ringwal.FrameView, next uint64, err error) 
 	}
 }
 
-// seal ends the group that was begun, if there is anything in it.
+// seal ends the group that was begun, if any frame is in it. Its object may hold nothing: then
+// it says that there was nothing.
 func (c *Core) seal(now Instant) {
-	if c.builder.Empty() {
+	if c.builder.To() == c.builder.from {
 		return
 	}
 	raw := c.builder.RawBytes()

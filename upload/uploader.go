@@ -130,7 +130,7 @@ func (u *Uploader) Start() {
 	go u.pump()
 }
 
-// Advance says how far the log is durable, and where the newest durable data frame ends.
+// Advance says how far the log is durable, and up to where to upload, as Core.Advance does.
 // It never blocks and does not allocate. One goroutine.
 func (u *Uploader) Advance(durable, dataEnd uint64) {
 	u.durable.Store(durable)

@@ -161,6 +161,51 @@ func TestIdleAndControlFramesCostNoRequest(t *testing.T) {
 	})
 }
 
+// Frames without data are uploaded where the log has to let go of them: once, as an object
+// that holds nothing.
+func TestControlFramesAreUploadedWhenTheyAreAskedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRunning(t, newTestWorld(t, 64<<20, 0), &simstore.Store{}, 1)
+		defer r.close()
+		end := r.grow("x")
+		time.Sleep(time.Minute)
+		must(t, r.log.c.Checkpoint())
+		r.log.readFramesAgain()
+		r.show()
+		durable := r.log.frames[len(r.log.frames)-1].End()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if r.u.Uploaded() != end || durable == end {
+			t.Fatalf("uploaded %d, want %d of %d", r.u.Uploaded(), end, durable)
+		}
+		before := requests(r.s)
+		r.u.Advance(durable, durable)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := requests(r.s) - before; r.u.Uploaded() != durable || n != 2 {
+			t.Errorf("uploaded %d of %d with %d requests", r.u.Uploaded(), durable, n)
+		}
+		r.u.Advance(durable, durable)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := requests(r.s) - before; n != 2 {
+			t.Errorf("%d requests", n)
+		}
+		end = r.grow("y")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if r.u.Uploaded() != end {
+			t.Errorf("uploaded %d, want %d", r.u.Uploaded(), end)
+		}
+		if report, err := Verify(background, r.s, "test", func(f Finding) { t.Errorf("%s: %v", f.Key, f.Err) }); err != nil {
+			t.Errorf("verify: %+v, %v", report, err)
+		}
+		a, err := OpenArchive(background, r.s, "test", nil)
+		must(t, err)
+		compareState(t, r.log, a)
+	})
+}
+
 func requests(s *simstore.Store) (n int) {
 	for op := simstore.Put; op <= simstore.Delete; op++ {
 		n += s.Requests(op)

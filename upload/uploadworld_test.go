@@ -259,7 +259,11 @@ func (w *uploadWorld) now() Instant {
 func (o *owner) step() bool {
 	w := o.w
 	if !o.dead {
-		o.core.Advance(w.durable, w.dataEnd)
+		upTo := w.dataEnd
+		if w.random.IntN(32) == 0 { // as of a log that is nearly full
+			upTo = w.durable
+		}
+		o.core.Advance(w.durable, upTo)
 		if w.random.IntN(8) == 0 {
 			o.core.Flush()
 		}
