@@ -28,6 +28,7 @@ func runCell(ctx context.Context, args []string) error {
 	name := f.String("system", "", "a name of `bench list`")
 	f.StringVar(&s.Device, "device", "", "block device")
 	f.StringVar(&s.Dir, "dir", "", "empty directory")
+	f.StringVar(&s.Scratch, "scratch", "", "empty directory for sockets, elsewhere")
 	f.Int64Var(&s.StoreBytes, "bytes", 0, "size of the store")
 	f.IntVar(&s.Size, "size", 1024, "bytes of a record")
 	f.IntVar(&s.Producers, "producers", 1, "")
@@ -43,10 +44,6 @@ func runCell(ctx context.Context, args []string) error {
 		return usageError{err}
 	}
 	s.Programs = *programs
-	if s.Scratch, err = os.MkdirTemp("", "walsidecar-bench-"); err != nil {
-		return err
-	}
-	defer os.RemoveAll(s.Scratch)
 	r, err := drive.Measure(ctx, p.Make(), s, t)
 	if err != nil {
 		return err
@@ -77,9 +74,14 @@ func tryCell(ctx context.Context, p peers.Peer, store *machine.Store, c drive.Ce
 	if err != nil {
 		return r, err
 	}
+	scratch, err := os.MkdirTemp("", "walsidecar-bench-")
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(scratch)
 	ctx, cancel := context.WithTimeoutCause(ctx, t.WarmUp+t.Measure+cellPatience, errors.New("it took too long"))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, self, "cell", "-system", p.Name, "-device", store.Device, "-dir", dir, "-bytes", strconv.FormatInt(store.Bytes, 10),
+	cmd := exec.CommandContext(ctx, self, "cell", "-system", p.Name, "-device", store.Device, "-dir", dir, "-scratch", scratch, "-bytes", strconv.FormatInt(store.Bytes, 10),
 		"-size", strconv.Itoa(c.Size), "-producers", strconv.Itoa(c.Producers), "-inflight", strconv.Itoa(c.InFlight),
 		"-warm", t.WarmUp.String(), "-measure", t.Measure.String(), "-programs", programs)
 	var out, failed bytes.Buffer

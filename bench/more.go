@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/walsidecar/walsidecar/bench/machine"
 	"github.com/walsidecar/walsidecar/bench/report"
 	"github.com/walsidecar/walsidecar/bench/scenario"
 )
@@ -102,9 +101,14 @@ func runMore(ctx context.Context, args []string) (err error) {
 	if err := s.open(*stores); err != nil {
 		return err
 	}
-	m.results.About = machine.Describe("bench "+strings.Join(os.Args[1:], " "), *programs)
+	dir, err := os.MkdirTemp(*objects, "walsidecar-bench-objects-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	m.results.About = about(*programs)
 	for _, store := range s.stores {
-		m.host = &scenario.Host{Store: store, Objects: *objects, Program: filepath.Join(*programs, "walsidecar"), Say: say}
+		m.host = &scenario.Host{Store: store, Objects: dir, Program: filepath.Join(*programs, "walsidecar"), Say: say}
 		for _, thing := range moreThings {
 			if *only != "" && !wanted[thing.name] {
 				continue

@@ -79,8 +79,15 @@ func runSuite(ctx context.Context, args []string) (err error) {
 	if err := s.open(*stores); err != nil {
 		return err
 	}
-	s.results.About = machine.Describe("bench "+strings.Join(os.Args[1:], " "), s.programs)
+	s.results.About = about(s.programs)
 	return s.run(ctx)
+}
+
+// about is what is said of a file of results.
+func about(programs string) machine.About {
+	a := machine.Describe("bench "+strings.Join(os.Args[1:], " "), programs)
+	a.Versions = versions(programs)
+	return a
 }
 
 // open opens the stores.

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -21,14 +20,14 @@ type About struct {
 	Date     string            `json:"date"`
 	Command  string            `json:"command"`
 	Commit   string            `json:"commit"`
-	Versions map[string]string `json:"versions"` // of the peers
+	Versions map[string]string `json:"versions"` // of the peers, by name
 }
 
-// Describe describes this machine and this program; dir is of the repository.
+// Describe describes this machine; dir is in the repository.
 func Describe(command, dir string) About {
 	a := About{
 		CPU: processor(), Cores: runtime.NumCPU(), Go: runtime.Version(), Date: time.Now().UTC().Format("2 January 2006, 15:04 MST"),
-		Command: command, Versions: map[string]string{},
+		Command: command,
 	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
@@ -36,11 +35,6 @@ func Describe(command, dir string) About {
 	}
 	if out, err := exec.Command("git", "-C", dir, "describe", "--always", "--dirty").Output(); err == nil {
 		a.Commit = strings.TrimSpace(string(out))
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, d := range info.Deps {
-			a.Versions[d.Path] = d.Version
-		}
 	}
 	return a
 }

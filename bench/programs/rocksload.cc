@@ -2,6 +2,7 @@
 // bench/drive.Program for what it reads and prints.
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
+#include <rocksdb/version.h>
 
 #include <algorithm>
 #include <atomic>
@@ -68,6 +69,10 @@ void produce(rocksdb::DB *db, const unsigned char *payload, size_t bytes, size_t
 }  // namespace
 
 int main(int argc, char **argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {
+    std::cout << rocksdb::GetRocksVersionAsString() << "\n";
+    return 0;
+  }
   if (argc != 4) {
     std::cerr << "usage: rocksload DIR BYTES THREADS\n";
     return 2;

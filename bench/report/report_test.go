@@ -47,7 +47,7 @@ func example() *Results {
 	failed := run(uds, many, 2, 1, 1)
 	failed.Error = "it took too long"
 	return &Results{
-		About: machine.About{CPU: "a processor", Cores: 2, Kernel: "6.18", Go: "go1.26", Date: "today", Command: "bench run", Commit: "abc", Versions: map[string]string{"github.com/tidwall/wal": "v1.2.1"}},
+		About: machine.About{CPU: "a processor", Cores: 2, Kernel: "6.18", Go: "go1.26", Date: "today", Command: "bench run", Commit: "abc", Versions: map[string]string{"tidwall/wal": "1.2.1"}},
 		Runs: []drive.Result{
 			run(shm, many, 1, 100_000, 900), run(simple, many, 1, 400_000, 200), run("raft-wal+gc", many, 1, 90_000, 1000), run("pebble", many, 1, 50_000, 2000), run("redis", many, 1, 20_000, 4000),
 			run(shm, many, 2, 300_000, 500), run(simple, many, 2, 600_000, 100), run("raft-wal+gc", many, 2, 110_000, 900), run("pebble", many, 2, 70_000, 2000), run("redis", many, 2, 40_000, 4000),
@@ -60,7 +60,7 @@ func example() *Results {
 func TestTheTablesHoldMediansAndRatios(t *testing.T) {
 	text := example().Markdown("plots")
 	for _, want := range []string{
-		"a processor, 2 cores", "tidwall/wal v1.2.1",
+		"a processor, 2 cores", "tidwall/wal 1.2.1",
 		"| system | 1 KiB, 1 producer | 1 KiB, 256 producers |",
 		"| walsidecar-shm | 10.0 k | 200 k |", "| raft-wal+gc | – | 100 k |", "| best library |  | raft-wal+gc |",
 		"| shm / best library | – | 2.00 |", "| shm / rawgo | 0.50 | 0.40 |",

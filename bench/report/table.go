@@ -177,25 +177,12 @@ func (r *Results) Markdown(plots string) string {
 	return b.String()
 }
 
-// peerModules are the modules whose versions are said.
-var peerModules = []struct{ path, name string }{
-	{"go.etcd.io/etcd/server/v3", "etcd"}, {"github.com/hashicorp/raft-wal", "raft-wal"}, {"github.com/tidwall/wal", "tidwall/wal"},
-	{"github.com/cockroachdb/pebble/v2", "Pebble"}, {"github.com/nats-io/nats-server/v2", "NATS"},
-}
-
 func (r *Results) writeAbout(b *strings.Builder) {
 	a := r.About
 	fmt.Fprintf(b, "%s, %d cores, Linux %s, %s; %s; commit %s; `%s`.\n", a.CPU, a.Cores, a.Kernel, a.Go, a.Date, a.Commit, a.Command)
 	var versions []string
-	for _, m := range peerModules {
-		if v := a.Versions[m.path]; v != "" {
-			versions = append(versions, m.name+" "+v)
-		}
-	}
-	for _, name := range []string{"redis", "postgresql", "rocksdb", "fio"} {
-		if v := a.Versions[name]; v != "" {
-			versions = append(versions, name+" "+v)
-		}
+	for _, name := range slices.Sorted(maps.Keys(a.Versions)) {
+		versions = append(versions, name+" "+a.Versions[name])
 	}
 	fmt.Fprintf(b, "%s.\n", strings.Join(versions, ", "))
 	var foreign []float64

@@ -61,7 +61,7 @@ func (h *Host) format(ctx context.Context) (wal string, err error) {
 
 // objects is a new, empty directory for the object store, and removes the one before.
 func (h *Host) objects() (string, error) {
-	dir := filepath.Join(h.Objects, "walsidecar-bench-objects")
+	dir := filepath.Join(h.Objects, "objects")
 	return dir, errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755))
 }
 
