@@ -20,7 +20,8 @@ type About struct {
 	Date     string            `json:"date"`
 	Command  string            `json:"command"`
 	Commit   string            `json:"commit"`
-	Versions map[string]string `json:"versions"` // of the peers, by name
+	Load     string            `json:"load_average"` // of the last minute, when it began
+	Versions map[string]string `json:"versions"`     // of the peers, by name
 }
 
 // Describe describes this machine; dir is in the repository.
@@ -32,6 +33,9 @@ func Describe(command, dir string) About {
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		a.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		a.Load, _, _ = strings.Cut(string(load), " ")
 	}
 	if out, err := exec.Command("git", "-C", dir, "describe", "--always", "--dirty").Output(); err == nil {
 		a.Commit = strings.TrimSpace(string(out))

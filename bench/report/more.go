@@ -12,8 +12,8 @@ import (
 // appends beside other work.
 func (r *Results) More() string {
 	var b strings.Builder
-	a := r.About
-	fmt.Fprintf(&b, "%s, %d cores, Linux %s, %s; %s; commit %s; `%s`. Medians where there are several runs.\n", a.CPU, a.Cores, a.Kernel, a.Go, a.Date, a.Commit, a.Command)
+	r.writeAbout(&b)
+	b.WriteString("Medians where there are several runs.\n")
 	r.writeProfiles(&b)
 	r.writeSteady(&b)
 	r.writeRecovery(&b)

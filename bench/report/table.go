@@ -179,12 +179,17 @@ func (r *Results) Markdown(plots string) string {
 
 func (r *Results) writeAbout(b *strings.Builder) {
 	a := r.About
-	fmt.Fprintf(b, "%s, %d cores, Linux %s, %s; %s; commit %s; `%s`.\n", a.CPU, a.Cores, a.Kernel, a.Go, a.Date, a.Commit, a.Command)
+	fmt.Fprintf(b, "%s, %d cores, Linux %s, %s; %s; commit %s; load average at the begin %s; `%s`.\n", a.CPU, a.Cores, a.Kernel, a.Go, a.Date, a.Commit, a.Load, a.Command)
 	var versions []string
 	for _, name := range slices.Sorted(maps.Keys(a.Versions)) {
 		versions = append(versions, name+" "+a.Versions[name])
 	}
 	fmt.Fprintf(b, "%s.\n", strings.Join(versions, ", "))
+	r.writeNoise(b)
+}
+
+func (r *Results) writeNoise(b *strings.Builder) {
+	a := r.About
 	var foreign []float64
 	repeats, seconds := 0, 0.0
 	for _, run := range r.Runs {
