@@ -13,6 +13,7 @@ import (
 	"time"
 
 	walsidecar "github.com/walsidecar/walsidecar/clients/go"
+	"github.com/walsidecar/walsidecar/ringwal/device"
 )
 
 // Cell is one measurement.
@@ -277,7 +278,7 @@ func (p *producer) openLoop(ctx context.Context) {
 				return
 			}
 			if early := time.Until(due); early > 0 {
-				time.Sleep(early)
+				device.SleepUntil(device.NowNS() + int64(early))
 			}
 			ticket, err := p.submit(ctx)
 			if err != nil {

@@ -169,7 +169,7 @@ func TestRawStaysInItsArea(t *testing.T) {
 	if err != nil {
 		t.Skipf("no direct I/O here: %v", err)
 	}
-	if err := r.turn(5000, 40*time.Millisecond); err != nil {
+	if err := r.turn(5000, 0, 40*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	if r.latency.Count() == 0 || r.mbPerSecond() <= 0 {

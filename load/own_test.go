@@ -73,7 +73,7 @@ func TestBenchOnAFileOfItsOwnPrintsWhatItIsToPrint(t *testing.T) {
 		for _, name := range []string{
 			"seconds", "appends", "appends_per_s", "mb_per_s", "p50_us", "p99_us", "p999_us", "max_us", "cpu_us_per_append",
 			"device_writes_per_append", "device_writes_per_s", "device_bytes_per_payload_byte", "rtt_p50_us",
-			"raw_p50_us", "raw_p99_us", "raw_mb_per_s", "ratio_p50", "ratio_p99", "ratio_bandwidth",
+			"raw_p50_us", "raw_p99_us", "raw_p999_us", "raw_mb_per_s", "ratio_p50", "ratio_p99", "ratio_bandwidth",
 		} {
 			if number(name) <= 0 {
 				t.Errorf("line %d: %s is %v", i, name, r[name])

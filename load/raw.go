@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 )
 
@@ -86,11 +87,29 @@ func (r *Raw) Close() error {
 	return r.dev.Close()
 }
 
-// turn measures for one turn: the latency of single writes of frameBytes for d,
-// then some of the ways of writing for bandwidth, which take turns.
-func (r *Raw) turn(frameBytes int, d time.Duration) error {
+// turn measures for one turn: the latency of writes of frameBytes for d, one after the
+// other or so many a second; then some of the ways of writing for bandwidth, which take turns.
+func (r *Raw) turn(frameBytes int, perSecond float64, d time.Duration) error {
 	block := r.dev.BlockBytes()
 	frameBytes = min(max((frameBytes+block-1)/block, 1)*block, rawMaxWrite)
+	if perSecond > 0 {
+		if err := r.openLoop(frameBytes, perSecond, d); err != nil {
+			return err
+		}
+	} else if err := r.oneByOne(frameBytes, d); err != nil {
+		return err
+	}
+	for range rawPerTurn {
+		if err := r.burst(&r.combos[r.next%len(r.combos)]); err != nil {
+			return err
+		}
+		r.next++
+	}
+	return nil
+}
+
+// oneByOne writes one after the other.
+func (r *Raw) oneByOne(frameBytes int, d time.Duration) error {
 	for until := time.Now().Add(d); ; {
 		before := time.Now()
 		if !before.Before(until) {
@@ -101,13 +120,42 @@ func (r *Raw) turn(frameBytes int, d time.Duration) error {
 		}
 		r.latency.Record(time.Since(before))
 	}
-	for range rawPerTurn {
-		if err := r.burst(&r.combos[r.next%len(r.combos)]); err != nil {
-			return err
-		}
-		r.next++
-	}
 	return nil
+}
+
+// openLoop writes at the times that the rate gives, late ones at once, with as many in
+// flight as a sidecar has; latency counts from those times.
+func (r *Raw) openLoop(frameBytes int, perSecond float64, d time.Duration) error {
+	var mu sync.Mutex
+	var failed error
+	startedNS, n := device.NowNS(), 0
+	var group sync.WaitGroup
+	for range node.WritersInFlight {
+		group.Go(func() {
+			for {
+				mu.Lock()
+				due := time.Duration(float64(n) / perSecond * float64(time.Second))
+				stop := due >= d || failed != nil
+				at := int64(0)
+				if n++; !stop {
+					at = r.place(frameBytes)
+				}
+				mu.Unlock()
+				if stop {
+					return
+				}
+				device.SleepUntil(startedNS + int64(due))
+				err := r.dev.WriteSync(r.arena.Bytes()[:frameBytes], at)
+				mu.Lock()
+				if r.latency.Record(time.Duration(device.NowNS()-startedNS) - due); err != nil {
+					failed = err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	return failed
 }
 
 // place is where the next write of n bytes goes.

@@ -33,11 +33,13 @@ type Report struct {
 }
 
 // RawReport is what the device itself did, in turns with the load, and the load
-// beside it.
+// beside it. Latencies are those of one write after the other, or of an open loop those
+// of as many writes a second as the load made, from the time that each was due.
 type RawReport struct {
 	FrameBytes       int     `json:"raw_write_bytes"` // of the latencies: the mean write of the load
 	P50              float64 `json:"raw_p50_us"`
 	P99              float64 `json:"raw_p99_us"`
+	P999             float64 `json:"raw_p999_us"`
 	MBPerSecond      float64 `json:"raw_mb_per_s"`
 	RatioP50         float64 `json:"ratio_p50"`
 	RatioP99         float64 `json:"ratio_p99"`

@@ -145,7 +145,10 @@ func (r *run) turn(ctx context.Context, d time.Duration) error {
 	if r.target.Raw == nil {
 		return nil
 	}
-	return r.target.Raw.turn(r.frameBytes(), d/rawShare)
+	if r.load.cell.RatePerSecond > 0 { // the tail of the same frames at the same times
+		return r.target.Raw.turn(r.frameBytes(), per(float64(r.device.DeviceWrites), r.lasted.Seconds()), d)
+	}
+	return r.target.Raw.turn(r.frameBytes(), 0, d/rawShare)
 }
 
 // ping is one round trip of the door. That of a ring is an append that nothing is done
@@ -234,7 +237,7 @@ func (r *run) report() *Report {
 	}
 	if raw := r.target.Raw; raw != nil {
 		x := &RawReport{
-			FrameBytes: r.frameBytes(), P50: micros(raw.latency.Quantile(0.5)), P99: micros(raw.latency.Quantile(0.99)), MBPerSecond: raw.mbPerSecond(),
+			FrameBytes: r.frameBytes(), P50: micros(raw.latency.Quantile(0.5)), P99: micros(raw.latency.Quantile(0.99)), P999: micros(raw.latency.Quantile(0.999)), MBPerSecond: raw.mbPerSecond(),
 		}
 		x.RatioP50, x.RatioP99, x.RatioOfBandwidth = per(report.P50, x.P50), per(report.P99, x.P99), per(report.MBPerSecond, x.MBPerSecond)
 		report.RawReport = x

@@ -48,7 +48,8 @@ func newBenchCommand(a *app) *cobra.Command {
 			"--size, --producers and --inflight may be lists: one result for each combination. Latencies\n" +
 			"count from the intended send time; of producers with 64 in flight or more, one record of 8 is\n" +
 			"timed. Without --rate each producer has --inflight records unanswered (1: the closed loop);\n" +
-			"with it, all together send so many a second, as far as --inflight allows. Over HTTP each\n" +
+			"with it, all together send so many a second, as far as --inflight allows, and the raw device\n" +
+			"is written to at the rate of the load's frames, a tail to compare with. Over HTTP each\n" +
 			"record is a request of its own. A --profile shapes the device (latency, operations and bytes a\n" +
 			"second, pauses), and the sidecar is told the same budgets, as WALSIDECAR_WAL_IOPS and\n" +
 			"WALSIDECAR_WAL_BANDWIDTH would tell it.",
@@ -227,7 +228,7 @@ func printRaw(w io.Writer, r *load.RawReport) {
 	if r == nil {
 		return
 	}
-	fmt.Fprintf(w, "  raw µs\t%.0f p50\t%.0f p99\t(one write of %d B)\n", r.P50, r.P99, r.FrameBytes)
+	fmt.Fprintf(w, "  raw µs\t%.0f p50\t%.0f p99\t%.0f p99.9\t(one write of %d B)\n", r.P50, r.P99, r.P999, r.FrameBytes)
 	fmt.Fprintf(w, "  raw MB/s\t%.1f\n", r.MBPerSecond)
 	fmt.Fprintf(w, "  ratios\t%.2f p50\t%.2f p99\t%.2f bandwidth\n", r.RatioP50, r.RatioP99, r.RatioOfBandwidth)
 }
