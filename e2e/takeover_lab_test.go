@@ -55,7 +55,7 @@ func newPair(t *testing.T, bus, a, b string) *pair {
 		h    **host
 		path string
 	}{{&l.a, a}, {&l.b, b}} {
-		h := newHost(t, "WAL="+x.path, "STORE="+l.store, "FENCE_VOLATILE=accept", "STALL=2s")
+		h := newHost(t, "WAL="+x.path, "STORE="+l.store, "FENCE_VOLATILE=accept", "STALL=2s", "LATE_WRITES=5s")
 		h.env = without(h.env, "WALSIDECAR_WAL_SIZE")
 		h.reboot()
 		*x.h, l.device[h] = h, x.path
@@ -354,10 +354,13 @@ func TestLabP6_TheReservationIsLost(t *testing.T) {
 		}
 		t.Logf("%s: the owner was gone %.2f s after the reservation", l.bus, time.Since(lost).Seconds())
 		load.end()
+		if foreseen := l.b.must("takeover", l.device[l.b], "--dry-run"); !strings.Contains(foreseen, "wait 5 s, by WALSIDECAR_LATE_WRITES: nobody held") {
+			t.Errorf("the dry run says:\n%s", foreseen)
+		}
 		report := l.takeover(l.b)
 		t.Logf("%s: %s", l.bus, report)
-		if !report.Fence.Jumped {
-			t.Errorf("it did not wait: %s", report.Fence.Why)
+		if !report.Fence.Jumped || !strings.Contains(report.Fence.Why, "can land any more") {
+			t.Errorf("it did not wait for T: jumped %t, %s", report.Fence.Jumped, report.Fence.Why)
 		}
 		l.checkStored(load)
 	})
@@ -477,7 +480,7 @@ func TestLabP2_ASidecarAdoptsALog(t *testing.T) {
 	random := seeded(t)
 	lab(t, func(t *testing.T, l *pair) {
 		s := survivor(t)
-		s.set("FENCE_VOLATILE=accept", "STALL=2s")
+		s.set("FENCE_VOLATILE=accept", "STALL=2s", "LATE_WRITES=5s")
 		s.boot = l.b.boot
 		s.serve()
 		s.must("append", "own", "one")

@@ -251,7 +251,7 @@ func kindOf(err error) string {
 // request is a start or takeover through the attachment.
 func (x *attachment) request(incarnation byte, owner *fence.Owner) fence.Request {
 	return fence.Request{Key: fence.KeyOf("n", [16]byte{incarnation}), Boot: [16]byte{1}, Exclusive: true, Abort: fence.PreemptByAbort("auto", x.caps),
-		Take: fence.TakeQuiet, Clock: fence.SystemClock{}, Newest: func(context.Context) (fence.Owner, error) { return *owner, nil }}
+		Take: fence.TakeQuiet, LateWrites: 3 * time.Second, Clock: fence.SystemClock{}, Newest: func(context.Context) (fence.Owner, error) { return *owner, nil }}
 }
 
 func report(t *testing.T, what string, out fence.Outcome, took time.Duration) {
