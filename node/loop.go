@@ -111,6 +111,9 @@ func (n *Node) rounds(most int) bool {
 		case again:
 			continue
 		}
+		if most == ownRounds && n.wal.InFlight() == 0 {
+			n.loop.look.Before(n.inbox.turn.Rung) // a guest has other things to look at
+		}
 		if at := n.loop.wakeAtNS; at != 0 {
 			n.sleeper.wakeAt(at, n.loop.nowNS)
 		}
@@ -140,13 +143,8 @@ func (n *Node) round() (again bool) {
 	n.maintain()
 	n.issue()
 	n.flushSessions()
-	if l.ended = n.finished(); l.ended || !idle || decided {
-		return true
-	}
-	if n.wal.InFlight() == 0 {
-		l.look.Before(n.inbox.turn.Rung)
-	}
-	return false
+	l.ended = n.finished()
+	return l.ended || !idle || decided
 }
 
 // wantTrim asks for a look at what can be trimmed, once position is durable.
