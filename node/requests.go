@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/walsidecar/walsidecar/ringwal"
-	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/session"
 	"github.com/walsidecar/walsidecar/stream"
 	"github.com/walsidecar/walsidecar/wire"
@@ -70,7 +69,7 @@ func (n *Node) decide() bool {
 // decideChunk decides the chunk's requests; done is false when the next one has to
 // wait for the log.
 func (n *Node) decideChunk(c *session.Chunk) (some, done bool) {
-	now, wall := device.NowNS(), time.Now().UnixNano()
+	now, wall := n.loop.nowNS, time.Now().UnixNano()
 	for {
 		h, body, ok := c.Next()
 		if !ok {

@@ -160,7 +160,6 @@ func (a *aio) reap() bool {
 	if errno != 0 || n == 0 {
 		return errno == unix.EINTR
 	}
-	now := NowNS()
 	a.mu.Lock()
 	a.batch = a.batch[:0]
 	for _, event := range a.events[:n] {
@@ -174,7 +173,7 @@ func (a *aio) reap() bool {
 			a.leave(w)
 			continue
 		}
-		w.Err, w.CompletedNS = event.outcome(a.raw, w), now
+		w.Err = event.outcome(a.raw, w)
 		a.batch = append(a.batch, w)
 	}
 	a.mu.Unlock()

@@ -22,9 +22,7 @@ type Write struct {
 	Offset int64  // bytes on the device
 	Owner  any    // the caller's; not looked at
 
-	Err         error // of WriteSync
-	SubmittedNS int64 // NowNS at Submit
-	CompletedNS int64 // NowNS when WriteSync returned
+	Err error // once completed: as WriteSync's
 }
 
 // Writers has one device written to, several writes at once, without making the caller
@@ -102,7 +100,6 @@ func (w *Writers) Submit(write *Write) bool {
 	if stopping {
 		return false
 	}
-	write.SubmittedNS = NowNS()
 	// What waits for a goroutine goes first.
 	if w.kernel != nil && len(w.queue) == 0 && w.kernel.submit(write) {
 		return true
@@ -141,7 +138,7 @@ func (w *Writers) kernelLeft(write *Write) {
 	select {
 	case w.queue <- write:
 	default:
-		write.Err, write.CompletedNS = fmt.Errorf("%w: %d writes wait already", ErrWrite, WriterQueue), NowNS()
+		write.Err = fmt.Errorf("%w: %d writes wait already", ErrWrite, WriterQueue)
 		w.completed([]*Write{write})
 	}
 }
@@ -214,7 +211,7 @@ func (w *Writers) run(self int) {
 				return
 			}
 			err := w.device.WriteSync(write.Buf, write.Offset)
-			if !w.end(self, write, err, NowNS()) {
+			if !w.end(self, write, err) {
 				return
 			}
 			one[0] = write
@@ -235,13 +232,13 @@ func (w *Writers) begin(self int, write *Write) bool {
 }
 
 // end is false when Stop has returned: write is nobody's any more.
-func (w *Writers) end(self int, write *Write, err error, nowNS int64) bool {
+func (w *Writers) end(self int, write *Write, err error) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.abandoned {
 		return false
 	}
 	w.writing[self] = nil
-	write.Err, write.CompletedNS = err, nowNS
+	write.Err = err
 	return true
 }

@@ -112,8 +112,8 @@ func writeEverythingOnce(t *testing.T, listen Listen) {
 	w := NewWriters(d, 4, listen, each(func(write *Write) {
 		mu.Lock()
 		defer mu.Unlock()
-		if write.Err != nil || write.CompletedNS < write.SubmittedNS || write.SubmittedNS == 0 {
-			t.Errorf("offset %d: %v, submitted %d completed %d", write.Offset, write.Err, write.SubmittedNS, write.CompletedNS)
+		if write.Err != nil {
+			t.Errorf("offset %d: %v", write.Offset, write.Err)
 		}
 		if seen[write.Offset]++; len(seen) == len(writes) {
 			close(done)
@@ -226,7 +226,7 @@ func TestStopDoesNotHangOnAStuckWrite(t *testing.T) {
 	g.gate <- syscall.EIO
 	g.gate <- nil
 	<-w.left
-	if completed.Load() != 0 || first.Err != nil || first.CompletedNS != 0 || second.CompletedNS != 0 {
+	if completed.Load() != 0 || first.Err != nil || second.Err != nil {
 		t.Errorf("a write was handed over after Stop had returned: %d, %+v", completed.Load(), first)
 	}
 }
