@@ -142,7 +142,7 @@ func (n *Node) progress(context.Context) (uint64, error) {
 	return sbs.Newest.Sequence, nil
 }
 
-// Wait is what a start waits for before it recovers, and for how long.
+// Wait is what a start waits for, and for how long.
 type Wait struct {
 	Until   time.Time `json:"until"`   // by this host's clock
 	Setting string    `json:"setting"` // that says how long

@@ -367,7 +367,7 @@ func (p *process) status() any {
 	s := struct {
 		State   string `json:"state"`
 		Failure string `json:"failure,omitempty"`
-		// Waiting is what the start waits for before it recovers the log.
+		// Waiting is what the start waits for before the log is open.
 		Waiting *node.Wait `json:"waiting,omitempty"`
 	}{State: string(*p.phase.Load()), Waiting: p.waitsFor()}
 	if cause := p.cause.Load(); cause != nil {

@@ -318,6 +318,9 @@ func (h *host) maintain() {
 	if !ok {
 		return
 	}
+	if u, g := h.uploads, h.log.Geometry(); u != nil && u.dataEnd <= u.core.Uploaded() && h.log.Room(ringwal.ClassAppend) < g.CapacityBytes/4 {
+		h.uploadControl()
+	}
 	plan := h.planTrim(mark.Start)
 	if _, err := h.committer.MaybeCheckpoint(plan.Records); err != nil && !errors.Is(err, ringwal.ErrWait) && !errors.Is(err, ringwal.ErrFull) {
 		w.fail("P12", "a checkpoint was refused: %v", err)

@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"slices"
-
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/stream"
 )
@@ -134,7 +132,7 @@ func (h *host) must(q *request) {
 		h.maintain()
 		h.settle()
 	}
-	if h.tooSmall() || h.onlyJumps() {
+	if h.tooSmall() {
 		w.tracef("too small a log for %s", q)
 		w.over = true
 		return
@@ -148,15 +146,6 @@ func (h *host) must(q *request) {
 func (h *host) tooSmall() bool {
 	g, streams := h.log.Geometry(), uint64(len(h.w.oracle.now.streams))
 	return g.CapacityBytes/stream.TrimReserveShare < (streams+1)*2*uint64(g.BlockBytes)
-}
-
-// onlyJumps reports whether a log with a store is full of what its starts have jumped
-// over and their checkpoints: what holds no data is not uploaded, and what is not
-// uploaded is not trimmed. A log of legal size takes a thousand such starts in a row.
-func (h *host) onlyJumps() bool {
-	return h.uploads != nil && !slices.ContainsFunc(h.w.oracle.frames, func(r *frameRecord) bool {
-		return r.position >= h.uploads.core.Uploaded() && r.to > r.from
-	})
 }
 
 // settle drives the log until nothing is on its way and every answer has left.

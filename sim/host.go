@@ -129,6 +129,7 @@ type recovered struct {
 	frames   []ringwal.FrameHeader
 	manifest *upload.Manifest // as it was before the start; nil: none
 	outcome  fence.Outcome    // of a start in a fleet
+	jumps    bool
 }
 
 // errOtherNode is a log that a node refuses by its name.
@@ -156,19 +157,6 @@ func (w *World) start() {
 		w.oracle.judge(h, state)
 		w.landBelow(state.recovery.End)
 		err = h.begin(state, jump)
-	}
-	if errors.Is(err, ringwal.ErrFull) && jump {
-		// Wait until nothing can land any more, then start without a jump.
-		w.tracef("%s has no room to jump: %v", h.name, err)
-		for _, f := range w.former {
-			for _, write := range f.view.InFlight() {
-				w.land(f, write)
-			}
-		}
-		if state, err = h.recover(); err == nil {
-			w.oracle.judge(h, state)
-			err = h.begin(state, false)
-		}
 	}
 	switch {
 	case err == nil:
@@ -331,7 +319,8 @@ func (h *host) begin(state *recovered, jump bool) error {
 		}
 		epoch = max(epoch, m.Epoch)
 	}
-	e := ringwal.Epoch{Number: 1 + epoch, Jump: jump}
+	state.jumps = jump
+	e := ringwal.Epoch{Number: 1 + epoch, Jump: jump, MakesRoom: true}
 	binary.LittleEndian.PutUint64(e.Incarnation[:], w.rng.Uint64())
 	binary.LittleEndian.PutUint64(e.Incarnation[8:], w.rng.Uint64())
 	if p := h.peer; p != nil {
@@ -352,17 +341,10 @@ func (h *host) begin(state *recovered, jump bool) error {
 	if h.log, err = ringwal.Start(state.sbs, state.recovery, e, h.buffers); err != nil {
 		return err
 	}
-	if jump && h.log.Room(ringwal.ClassFree) < uint64(2+len(w.oracle.now.streams))*uint64(w.profile.geometry.BlockBytes) {
-		// In a log as small as these its own reserve is less than one trim per stream.
-		return fmt.Errorf("%w: no trim would fit behind the jump", ringwal.ErrFull)
-	}
 	h.committer = stream.NewCommitter(state.table, h.log)
 	h.directory, h.index, h.published = stream.NewDirectory(state.table), state.index, h.log.Durable()
 	h.openArchive(state)
-	if w.profile.reader {
-		h.reader = reader.New(reader.Config{Device: h.view, Tail: h.tail, Superblock: h.log.Superblock(), Directory: h.directory,
-			Index: h.index, Marks: state.marks, Durable: h.log.Durable(), Archive: h.archive})
-	}
+	h.openReader(state)
 	if h.superseded() {
 		return fence.ErrLostRace // it reads on, and cannot write
 	}
@@ -376,6 +358,9 @@ func (h *host) begin(state *recovered, jump bool) error {
 	if err := h.claim(state); err != nil {
 		return err
 	}
+	if err := h.makeRoom(state); err != nil {
+		return err
+	}
 	if !state.recovery.CheckpointIsLast {
 		if err := h.committer.StartCheckpoint(); err != nil {
 			return fmt.Errorf("first checkpoint: %w", err)
@@ -386,6 +371,14 @@ func (h *host) begin(state *recovered, jump bool) error {
 	}
 	h.log.RecordDurable()
 	return h.writeSuperblocks()
+}
+
+// openReader makes the read path of the epoch, in histories that read as a node does.
+func (h *host) openReader(state *recovered) {
+	if h.w.profile.reader {
+		h.reader = reader.New(reader.Config{Device: h.view, Tail: h.tail, Superblock: h.log.Superblock(), Directory: h.directory,
+			Index: h.index, Marks: state.marks, Durable: h.log.Durable(), Archive: h.archive})
+	}
 }
 
 // writeFrames writes every queued frame, one after the other.

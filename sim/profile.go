@@ -223,3 +223,29 @@ func (p *profile) superblocksLate(startCrash float64) {
 	p.power, p.crash, p.startCrash, p.takeover, p.lateness = 0.7, 0.01, startCrash, 0.02, 3000
 	p.superblock, p.record = 60, 20
 }
+
+// drawFull makes some of the histories with late writes ones of full logs.
+func (p *profile) drawFull(rng *rand.Rand) {
+	if (p.kind == Late || p.kind == Peers) && rng.IntN(12) == 0 {
+		p.fullOfJumps()
+	}
+}
+
+// fullOfJumps makes logs so small, uploads so slow and crashes so frequent that the log is full
+// and its starts have no room for their jumps.
+func (p *profile) fullOfJumps() {
+	p.steps, p.reader, p.starved = 600, false, 0
+	p.geometry = ringwal.Geometry{BlockBytes: 4096, MaxFrameBytes: 8192, WindowBytes: 24 << 10, CheckpointMaxBytes: 4096}
+	p.geometry.CapacityBytes = 1 << 40
+	p.geometry.CapacityBytes = (p.geometry.SystemReserveBytes()*16/15 + 80<<10) / 4096 * 4096
+	p.store, p.upload, p.storeFault, p.outage, p.linger, p.grace = true, 1, 0.03, 0, time.Millisecond, 100*time.Millisecond
+	p.appends, p.creates, p.trims, p.seals, p.deletes, p.tokens, p.producers, p.names = 90, 2, 1, 0, 0, 0, 1, 2
+	p.small, p.medium, p.large, p.trimmer, p.inFlight = 10, 40, 50, false, 8
+	p.crash, p.startCrash, p.power, p.shutdown, p.lateness = 0.02, 0.02, 0, 0, 5000
+	if p.kind == Peers {
+		p.steps, p.power, p.takeover, p.pause, p.lateness = 2500, 1, 0.003, 0.001, 2000
+		p.crash, p.startCrash, p.request, p.idle = 0.003, 0.01, 100, 0
+		p.abort, p.abortHangs, p.volatile = false, false, false
+	}
+	p.origin = 0
+}

@@ -24,6 +24,7 @@ type Stats struct {
 	Requests, Answers, Refused, Full          int
 	Frames, Laps                              int
 	Takeovers                                 int // starts that succeeded in a fleet
+	RoomMade, InPlace                         int // starts of a full log that trimmed it; that began where it ends
 	Manifests, StoreFaults, Deleted, Cold     int // commits and claims; faults of the store; objects deleted; reads from the store alone
 	Damaged, Salvaged, Undetectable           int // starts refused for damage; salvages; acked tails lost without a proof
 	Healed                                    int // ends of a history at which the log was emptied and took appends
@@ -43,6 +44,8 @@ func (s *Stats) Add(o Stats) {
 	s.Frames += o.Frames
 	s.Laps += o.Laps
 	s.Takeovers += o.Takeovers
+	s.RoomMade += o.RoomMade
+	s.InPlace += o.InPlace
 	s.Manifests += o.Manifests
 	s.StoreFaults += o.StoreFaults
 	s.Deleted += o.Deleted
@@ -137,6 +140,7 @@ func newWorld(o Options, traced bool) *World {
 	w := &World{rng: rng, progressed: map[*simdev.Write]bool{}, profile: drawProfile(rng, o.Kind), traced: traced, now: 1 + rng.Int64N(1<<40), wall: 1_700_000_000_000_000_000}
 	w.profile.drawPeers(rand.New(rand.NewPCG(o.Seed, 0x7065657273)), o.Kind)
 	w.profile.drawStore(rand.New(rand.NewPCG(o.Seed, 0x73746f7265)))
+	w.profile.drawFull(rand.New(rand.NewPCG(o.Seed, 0x66756c6c)))
 	if o.adjust != nil {
 		o.adjust(w.profile)
 	}

@@ -23,19 +23,6 @@ func (h *host) takeOver() {
 	if err == nil {
 		err = h.begin(state, state.outcome.Jump)
 	}
-	if errors.Is(err, ringwal.ErrFull) && state.outcome.Jump && !h.peer.lost {
-		// No room for a jump: wait until nothing can land any more, and start without.
-		w.tracef("%s has no room to jump: %v", h.name, err)
-		if err = h.sleep(fence.LateWrites); err == nil {
-			f.landOld()
-			var again *recovered
-			if again, err = h.recover(); err == nil {
-				again.outcome = state.outcome
-				h.judge(again)
-				err = h.begin(again, false)
-			}
-		}
-	}
 	switch {
 	case h.port.dead:
 	case err == nil:

@@ -109,7 +109,7 @@ func (h *host) upload() {
 	}
 	switch w.pick(3, 3, 3) {
 	case 0:
-		h.feed()
+		h.feed(h.published, ringwal.NewFrameChecker(h.log.Superblock()))
 		u.actions = append(u.actions, u.core.Step(w.instant())...)
 	case 1:
 		if n := len(u.actions); n > 0 {
@@ -122,16 +122,15 @@ func (h *host) upload() {
 	}
 }
 
-// feed gives the core the frames that it asks for.
-func (h *host) feed() {
+// feed gives the core the frames that it asks for, up to where the log is durable.
+func (h *host) feed(durable uint64, check *ringwal.FrameChecker) {
 	w, u := h.w, h.uploads
-	u.core.Advance(h.published, u.dataEnd)
+	u.core.Advance(durable, u.dataEnd)
 	for range 64 {
 		position, wants := u.core.WantsFrame(w.instant())
 		if !wants {
 			return
 		}
-		check := ringwal.NewFrameChecker(h.log.Superblock())
 		f, err := h.frame(check.Next(position))
 		next := uint64(0)
 		if err == nil {
@@ -216,7 +215,7 @@ func (h *host) uploadAll() {
 		if h.log.Err() != nil {
 			return
 		}
-		h.feed()
+		h.feed(h.published, ringwal.NewFrameChecker(h.log.Superblock()))
 		u.core.Flush()
 		u.actions = append(u.actions, u.core.Step(w.instant())...)
 		idle := len(u.actions)+len(u.results) == 0
