@@ -12,7 +12,8 @@
 
    NI incarnations (on the hosts that the bits of HOSTS say, else on any), MAXP positions, CAP slots of the ring (below MAXP: laps, with trim), REBOOTS, RESETS,
    PLAIN (preempt does not abort), LATESB (late superblock writes), TEAR (a superblock copy in flight at a
-   crash may be torn), COMMITS. DROP_…: a rule is dropped; see README.md. */
+   crash may be torn), COMMITS, ATTACH (no reservations: one host at a time has the device).
+   DROP_…: a rule is dropped; see README.md. */
 #ifndef NI
 #define NI 3
 #endif
@@ -68,7 +69,7 @@
 
 typedef Inc {
   byte ph; bit host; byte boot; byte ep;
-  byte rep; byte pre; bit abt; byte own; bit jump;     /* of the fence: replaced, preempted, aborted, whom it is about */
+  byte rep; byte pre; bit abt; byte own; bit jump; bit uns;   /* of the fence: replaced, preempted, aborted, whom it is about, unsettled */
   byte E; byte bs; byte pinc; byte mask;               /* boundary: follow end, start, incarnation of the frame there; boundaries kept */
   byte trim; byte tinc; byte du; byte head; byte dur;
   byte fs; byte fpos; byte ss; bit slot; bit first; bit set; byte seq; byte nx; bit late;   /* fs, ss: 0 idle 1 in flight 2 done 3 failed */
@@ -101,14 +102,17 @@ Slot Z;   /* the superblock that a recovery goes by */
 #define QUIETKERNEL(i) (!KERNEL(i,0) && !KERNEL(i,1) && !KERNEL(i,2) && !KERNEL(i,3) && !KERNEL(i,4))
 #define QUIETHOST(h) (!OF(h,0) && !OF(h,1) && !OF(h,2) && !OF(h,3) && !OF(h,4))
 #define OTHERS(i) ((i != 0 && BUSY(0)) || (i != 1 && BUSY(1)) || (i != 2 && BUSY(2)) || (i != 3 && BUSY(3)) || (i != 4 && BUSY(4)))
+#define NOCOPY(i) ((i == 0 || I[0].ss != 1) && (i == 1 || I[1].ss != 1) && (i == 2 || I[2].ss != 1) && (i == 3 || I[3].ss != 1) && (i == 4 || I[4].ss != 1))
 #elif NI > 3
 #define QUIETKERNEL(i) (!KERNEL(i,0) && !KERNEL(i,1) && !KERNEL(i,2) && !KERNEL(i,3))
 #define QUIETHOST(h) (!OF(h,0) && !OF(h,1) && !OF(h,2) && !OF(h,3))
 #define OTHERS(i) ((i != 0 && BUSY(0)) || (i != 1 && BUSY(1)) || (i != 2 && BUSY(2)) || (i != 3 && BUSY(3)))
+#define NOCOPY(i) ((i == 0 || I[0].ss != 1) && (i == 1 || I[1].ss != 1) && (i == 2 || I[2].ss != 1) && (i == 3 || I[3].ss != 1))
 #else
 #define QUIETKERNEL(i) (!KERNEL(i,0) && !KERNEL(i,1) && !KERNEL(i,2))
 #define QUIETHOST(h) (!OF(h,0) && !OF(h,1) && !OF(h,2))
 #define OTHERS(i) ((i != 0 && BUSY(0)) || (i != 1 && BUSY(1)) || (i != 2 && BUSY(2)))
+#define NOCOPY(i) ((i == 0 || I[0].ss != 1) && (i == 1 || I[1].ss != 1) && (i == 2 || I[2].ss != 1))
 #endif
 #define EP(s) (S[s].inc == NO -> 0 : I[S[s].inc].ep)
 
@@ -144,11 +148,35 @@ Slot Z;   /* the superblock that a recovery goes by */
 #define JUMPED(i,j) ((I[i].mask & (1<<j)) && I[j].bs > I[j].E && I[j].bs > I[i].trim)
 #define MAYREUSE(i) (!OTHERS(i) || !JUMPED(i,0) && !JUMPED(i,1) && !JUMPED(i,2))
 #endif
-/* WAIT_T: after a start that died, or where nobody held, a start waits T instead of L */
-#ifdef WAIT_T
-#define WAITED(i) (!OTHERS(i) || (I[i].own != NO && (I[i].rep == I[i].own || I[i].pre == I[i].own)))
+/* Behind a start that died, or where nobody held, a start waits T instead of L; and where the log still
+   holds a window that was jumped over: T may not have passed since. Without reservations it is relied on
+   that copies that are on their way when a kernel ends land within L, or never (ENDS, with the one at FENCE). */
+#ifdef DROP_T
+#define KNOWN(i) (true)
 #else
-#define WAITED(i) (true)
+#define KNOWN(i) (I[i].own != NO && (I[i].rep == I[i].own || I[i].pre == I[i].own))
+#endif
+#ifdef DROP_UNSETTLED
+#define SETTLED(i) (true)
+#else
+#define SETTLED(i) (!I[i].uns)
+#endif
+#ifdef DROP_ENDS
+#define ENDS(i) (true)
+#else
+#define ENDS(i) (NOCOPY(i))
+#endif
+#ifdef ATTACH
+#define WAITED(i) (ENDS(i))
+#else
+#define WAITED(i) (!OTHERS(i) || KNOWN(i) && SETTLED(i))
+#endif
+/* An epoch writes the set that the newest copy is not in, but within T of a jump, where nothing of the newest
+   owner is on its way, that very set: a copy of the owner before it may still land on the other. */
+#ifdef DROP_SAMESET
+#define SAMESET(i) (false)
+#else
+#define SAMESET(i) (!I[i].jump && I[i].uns)
 #endif
 /* CHECK_OWNER: a manifest whose owner has the epoch of the newest superblock or a higher one, and is another, refuses the start */
 #ifdef CHECK_OWNER
@@ -177,8 +205,14 @@ inline newest() { best = NO; q = 0;
   :: else -> break
   od; q = 0 }
 
+inline unsettled(i) { I[i].uns = 0; q = 0;
+  do
+  :: q < NI -> if :: (S[best].mask & (1<<q)) && I[q].bs > I[q].E && I[q].bs > S[best].trim -> I[i].uns = 1 :: else fi; q++
+  :: else -> break
+  od; q = 0 }
+
 inline die(i) { d_step { /* what it had submitted goes on by itself */
-  I[i].ph = DEAD; I[i].rep = 0; I[i].pre = 0; I[i].abt = 0; I[i].own = 0; I[i].jump = 0; I[i].head = 0; I[i].dur = 0; I[i].nx = 0; I[i].first = 0;
+  I[i].ph = DEAD; I[i].uns = 0; I[i].rep = 0; I[i].pre = 0; I[i].abt = 0; I[i].own = 0; I[i].jump = 0; I[i].head = 0; I[i].dur = 0; I[i].nx = 0; I[i].first = 0;
   I[i].ver = 0;
   if :: I[i].pv != 1 -> I[i].pv = 0; I[i].pexp = 0; I[i].pup = 0 :: else fi;
   if :: I[i].fs != 1 -> I[i].fs = 0; I[i].fpos = 0 :: else fi;
@@ -275,6 +309,11 @@ inline endcopy(i) { if :: !ALIVE(i) -> I[i].ss = 0; I[i].slot = 0; I[i].set = 0;
 inline decide(i) { /* fence.Plan, settle and ordinary */
   if
   :: ABORTED(i) -> x = 1
+#ifdef ATTACH
+  :: !ABORTED(i) && SAMEBOOT(i) -> x = 1
+  :: !ABORTED(i) && !SAMEBOOT(i) -> x = 0
+#endif
+#ifndef ATTACH
   :: else ->
      if
      :: REPLACED(i) && I[i].pre == NO && SAMEBOOT(i) -> x = 1
@@ -283,6 +322,7 @@ inline decide(i) { /* fence.Plan, settle and ordinary */
 #endif
      :: else -> x = 0
      fi
+#endif
   fi }
 inline copyout(i) { d_step { q = 2 * I[i].set + I[i].slot;
   S[q].ok = 1; S[q].inc = i; S[q].seq = I[i].seq; S[q].mask = I[i].mask; S[q].trim = I[i].ntrim; S[q].tinc = I[i].ntinc; S[q].du = I[i].du; q = 0 } }
@@ -348,6 +388,11 @@ end:
 #endif
        }
   /* ---- the fence ---- */
+#ifdef ATTACH
+  :: atomic { I[i].ph == FENCE && (HOLDS(i) || ENDS(i)) ->
+       if :: !HOLDS(i) -> printf("EV the device is attached to host %d\n", I[i].host) :: else fi;
+       I[i].ph = SETTLE; holder = i }
+#else
   :: atomic { I[i].ph == FENCE ->
        if
        :: holder == NO -> printf("EV inc %d reserves, nobody held\n", i); I[i].ph = SETTLE
@@ -359,6 +404,7 @@ end:
           I[i].ph = ABORT
 #endif
        fi; holder = i }
+#endif
   :: atomic { I[i].ph == ABORT && ABORTS(i) -> printf("EV inc %d: the abort returned\n", i); I[i].abt = 1; I[i].ph = SETTLE }
   :: atomic { I[i].ph == ABORT -> printf("EV inc %d: the answer to its preempt is lost\n", i); I[i].ph = SETTLE }
   :: atomic { I[i].ph == SETTLE ->
@@ -366,7 +412,7 @@ end:
        :: holder != i -> fenced(i)
        :: else -> d_step {
 #ifndef DROP_REREAD
-            newest(); I[i].own = S[best].inc; best = 0;
+            newest(); I[i].own = S[best].inc; unsettled(i); best = 0;
 #endif
             decide(i); if :: x -> I[i].ph = READ :: else -> I[i].ph = WAIT fi; x = 0 }
        fi }
@@ -387,10 +433,14 @@ end:
 #endif
             I[i].jump = 1;
 #ifndef DROP_REREAD
-            newest(); I[i].own = S[best].inc; best = 0;
+            newest(); I[i].own = S[best].inc; unsettled(i); best = 0;
 #endif
             I[i].ph = READ }
        fi }
+#ifndef ATTACH
+  :: atomic { (I[i].ph == WAIT || I[i].ph == READ) && holder == i && I[i].rep != NO && I[i].rep == I[i].own ->
+       printf("EV inc %d ends without having written, and hands the key of inc %d back\n", i, I[i].rep); holder = I[i].rep; die(i) }
+#endif
   /* ---- read the superblocks again, recover, draw the epoch ---- */
   :: atomic { I[i].ph == READ ->
        newest();
@@ -419,13 +469,14 @@ end:
             I[i].set = (best < 2 -> 0 : 1);
 #else
             I[i].set = (best < 2 -> 1 : 0);
+            if :: SAMESET(i) -> I[i].set = 1 - I[i].set :: else fi;
 #endif
             I[i].first = (S[2*I[i].set+1].seq < S[2*I[i].set].seq -> 1 : 0);
             I[i].trim = Z.trim; I[i].tinc = Z.tinc; I[i].ntrim = I[i].trim; I[i].ntinc = I[i].tinc; I[i].du = I[i].E;
             I[i].bs = p + (I[i].jump -> JW : 0); I[i].head = I[i].bs; I[i].dur = I[i].bs;
             I[i].mask = 1 << i; q = 0;
             do :: q < NI -> if :: (Z.mask & (1<<q)) && I[q].E < I[i].E -> I[i].mask = I[i].mask | (1<<q) :: else fi; q++ :: else -> break od;
-            I[i].rep = 0; I[i].pre = 0; I[i].abt = 0; I[i].own = 0 };
+            I[i].rep = 0; I[i].pre = 0; I[i].abt = 0; I[i].own = 0; I[i].uns = 0 };
           if :: dam || I[i].bs >= MAXP || I[i].bs - I[i].trim >= CAP -> clear(); die(i)      /* or the end of the model */
              :: else -> clear();
 #ifdef DROP_BOUNDARY
