@@ -151,3 +151,22 @@ func TestAStartThatHasWrittenKeepsItsKey(t *testing.T) {
 		t.Errorf("held by %s, %v; the superblock says %x", st.Holder, err, s.superblock().FenceKey)
 	}
 }
+
+// Once T has passed, an idle log that is uploaded is known to have kept its owner for that
+// long: the next start that must wait waits L.
+func TestALogSettlesByItself(t *testing.T) {
+	s, _ := newFencedRig(t, simfence.Config{Transport: fence.SCSI}, nil)
+	s.close()
+	s.cfg.StallAfter, s.cfg.Fencing.LateWrites = time.Second, time.Second
+	s.open()
+	d := s.dial()
+	d.append(d.create("s").ID, []byte("one"))
+	s.close()
+	s.rebooted()
+	s.open()
+	if _, unsettled := s.superblock().Jumped(); !unsettled {
+		t.Fatal("it did not jump")
+	}
+	eventually(t, "it is settled", func() bool { _, unsettled := s.superblock().Jumped(); return !unsettled })
+	s.close()
+}
