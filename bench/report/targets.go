@@ -103,7 +103,7 @@ func (t *targets) alone() {
 		if raw == 0 || door == 0 {
 			continue
 		}
-		t.line("1 producer, 1 KiB, p50, "+name, fmt.Sprintf("%s µs, rawgo's + %s", Number(value), Number(value-raw)),
+		t.line("1 producer, 1 KiB, p50, "+name, fmt.Sprintf("%s µs, rawgo's %+.1f", Number(value), value-raw),
 			fmt.Sprintf("rawgo's %s + the door's %s + 10 µs = %s", Number(raw), Number(door), Number(raw+door+10)), value, raw+door+10, fmt.Sprintf("rawgo's + 15 µs = %s", Number(raw+15)), raw+15, false)
 	}
 }
