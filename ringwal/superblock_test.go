@@ -222,6 +222,40 @@ func TestUpdatesAlternateBetweenTheCopiesOfOneSet(t *testing.T) {
 	}
 }
 
+// Within T of a jump, which is as long as its window is in the log, a start that does not jump
+// keeps off the slots of the owner before the last: one of its copies may still land there.
+func TestP2_ARestartBehindAJumpKeepsItsPredecessorsSlots(t *testing.T) {
+	r := newRig(t, tiny, 0).start(false)
+	set := func() int { return r.log.superblock.set }
+	first := set()
+	if r.start(false); set() == first {
+		t.Fatal("a restart wrote the slots of its predecessor, though nothing had jumped")
+	}
+	if r.start(true); set() != first {
+		t.Fatal("a start that jumps wrote the slots of its predecessor")
+	}
+	for range 2 {
+		if r.start(false); set() != first {
+			t.Fatal("a restart within T wrote the slots of the owner before the last")
+		}
+	}
+	if r.start(true); set() == first {
+		t.Fatal("a start that jumps, from one that had jumped, wrote the slots of its predecessor")
+	}
+	r.checkpoint([]byte("the newest state"))
+	mark, _ := r.log.NewestCheckpoint()
+	if err := r.log.SetTrim(mark.Start, mark.PrevSum); err != nil {
+		t.Fatal(err)
+	}
+	r.superblocks()
+	if b, unsettled := r.log.Superblock().Jumped(); unsettled {
+		t.Fatalf("trimmed to %d, and the boundary %+v still counts as one that jumped", r.log.Trim(), b)
+	}
+	if r.start(false); set() != first {
+		t.Fatal("a restart wrote the slots of its predecessor, though what was jumped over is trimmed")
+	}
+}
+
 func TestP8_CopiesOfTwoLogsAreRefused(t *testing.T) {
 	other := version(9, 9)
 	other.UUID[0]++
