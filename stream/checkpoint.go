@@ -228,7 +228,7 @@ func (d *checkpointDecoder) stream() string {
 	switch {
 	case d.short:
 		return "ends inside a stream"
-	case s.id == 0 || s.id >= t.nextID || t.byID[s.id] != nil:
+	case s.id == 0 || s.id >= t.nextID || t.byID.get(s.id) != nil:
 		return "a stream's id is out of range or in use"
 	case name == 0 || len(t.byName) > 0 && t.byName[len(t.byName)-1].name >= s.name:
 		return "a stream's name is empty or out of order"
@@ -236,7 +236,7 @@ func (d *checkpointDecoder) stream() string {
 		return "a stream's fields are out of range"
 	}
 	t.byName = append(t.byName, s)
-	t.byID[s.id] = s
+	t.byID.put(s.id, s)
 	if s.first < s.next {
 		t.filled++
 	}

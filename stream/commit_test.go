@@ -371,7 +371,7 @@ func BenchmarkReplay(b *testing.B) {
 				for it := r.Next(); it != nil; it = r.Next() {
 					var rec Record
 					it.NextRecord(&rec)
-					table.streams.byID[rec.Stream].next = 0 // every record has offset 0
+					table.streams.byID.get(rec.Stream).next = 0 // every record has offset 0
 					if err := table.Apply(it); err != nil {
 						b.Fatal(err)
 					}

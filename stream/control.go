@@ -27,7 +27,7 @@ func (c *Committer) CreateStream(nowNS int64, name string) (_ StreamInfo, create
 	if err := c.write(ringwal.ClassControl, &it); err != nil {
 		return StreamInfo{}, false, err
 	}
-	return streams.byID[it.Stream].info(), true, nil
+	return streams.byID.get(it.Stream).info(), true, nil
 }
 
 // checkBound refuses what would make the state outgrow a checkpoint by n bytes.

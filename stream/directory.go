@@ -18,7 +18,7 @@ func NewDirectory(t *Table) *Directory {
 		c := *s
 		c.stamp = 0
 		d.streams.byName = append(d.streams.byName, &c)
-		d.streams.byID[c.id] = &c
+		d.streams.byID.put(c.id, &c)
 	}
 	return d
 }

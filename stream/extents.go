@@ -44,7 +44,7 @@ func (t *streamSet) stageExtents(extents []Extent) string {
 	t.begin()
 	for i := range extents {
 		e := &extents[i]
-		s := t.byID[e.Stream]
+		s := t.byID.get(e.Stream)
 		if s == nil {
 			return "records of a stream that does not exist"
 		}

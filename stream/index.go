@@ -9,7 +9,7 @@ import (
 // that hold them. It is bounded: at its limit of entries it forgets every second one
 // or so, and takes fewer from then on. One owner; not safe for concurrent use.
 type Index struct {
-	streams map[ID]*indexedStream
+	streams idTable[indexedStream]
 	limit   int
 	entries int
 	step    uint64 // bytes of log between two entries of a stream
@@ -37,7 +37,7 @@ const firstIndexStepBytes = 64 << 10
 // NewIndex returns an empty index of at most limit entries ([MaxIndexEntries]), but
 // always one per stream that holds records.
 func NewIndex(limit int) *Index {
-	return &Index{streams: make(map[ID]*indexedStream), limit: limit}
+	return &Index{limit: limit}
 }
 
 // Entries returns the number of entries, and the bytes of log between two of a
@@ -51,11 +51,11 @@ func (x *Index) Apply(it *Item, framePosition uint64) {
 	case KindBatch:
 		x.batch(it, framePosition)
 	case KindStreamTrim:
-		x.drop(x.streams[it.Stream], it.First)
+		x.drop(x.streams.get(it.Stream), it.First)
 	case KindStreamDelete:
-		if s := x.streams[it.Stream]; s != nil {
+		if s := x.streams.get(it.Stream); s != nil {
 			x.entries -= len(s.entries)
-			delete(x.streams, it.Stream)
+			x.streams.remove(it.Stream)
 		}
 	}
 }
@@ -65,9 +65,9 @@ func (x *Index) batch(it *Item, framePosition uint64) {
 	var s *indexedStream
 	for it.Rewind(); it.NextRecord(&r); {
 		if s == nil || s.id != r.Stream {
-			if s = x.streams[r.Stream]; s == nil {
+			if s = x.streams.get(r.Stream); s == nil {
 				s = &indexedStream{id: r.Stream}
-				x.streams[r.Stream] = s
+				x.streams.put(r.Stream, s)
 			}
 		}
 		s.next = r.Offset + 1
@@ -88,9 +88,9 @@ func (x *Index) batch(it *Item, framePosition uint64) {
 
 // coarsen doubles the step until a quarter of the limit is free.
 func (x *Index) coarsen() {
-	for x.entries > x.limit-x.limit/4 && x.entries > len(x.streams) && x.step < 1<<62 {
+	for x.entries > x.limit-x.limit/4 && x.entries > x.streams.count && x.step < 1<<62 {
 		x.step = max(2*x.step, firstIndexStepBytes)
-		for _, s := range x.streams {
+		for _, s := range x.streams.all {
 			if len(s.entries) == 0 {
 				continue
 			}
@@ -131,7 +131,7 @@ func (s *indexedStream) search(offset uint64) int {
 // every record of the stream between the two has a lower offset. found is false, and
 // the position 0, when the index has seen no record at or below offset.
 func (x *Index) Find(id ID, offset uint64) (framePosition uint64, found bool) {
-	s := x.streams[id]
+	s := x.streams.get(id)
 	if s == nil {
 		return 0, false
 	}
@@ -146,7 +146,7 @@ func (x *Index) Find(id ID, offset uint64) (framePosition uint64, found bool) {
 // stream whose timestamp is at least timestamp, if there is one. found is false when
 // the index holds no record of the stream.
 func (x *Index) FindTime(id ID, timestamp int64) (framePosition uint64, found bool) {
-	s := x.streams[id]
+	s := x.streams.get(id)
 	if s == nil || len(s.entries) == 0 {
 		return 0, false
 	}
@@ -179,7 +179,7 @@ type Located struct {
 // Locate tells where the record lies, of a stream that has it, in a log whose trimmed
 // part is kept elsewhere.
 func (x *Index) Locate(id ID, offset uint64) Located {
-	s := x.streams[id]
+	s := x.streams.get(id)
 	if s == nil {
 		return Located{HeldFrom: math.MaxUint64}
 	}
@@ -189,7 +189,7 @@ func (x *Index) Locate(id ID, offset uint64) Located {
 // LocateTime is Locate for the first record of the stream whose timestamp is at least
 // timestamp, if there is one.
 func (x *Index) LocateTime(id ID, timestamp int64) Located {
-	s := x.streams[id]
+	s := x.streams.get(id)
 	if s == nil {
 		return Located{HeldFrom: math.MaxUint64}
 	}
@@ -218,7 +218,7 @@ func (s *indexedStream) located(n int, step uint64) Located {
 // TrimLog forgets what lies below position, the start of a frame: the log was
 // trimmed to it.
 func (x *Index) TrimLog(position uint64) {
-	for _, s := range x.streams {
+	for _, s := range x.streams.all {
 		n := sort.Search(len(s.entries), func(i int) bool { return s.entries[i].position > position })
 		if n == 0 {
 			continue
@@ -234,13 +234,16 @@ func (x *Index) TrimLog(position uint64) {
 // Keep drops what d does not show: streams that are gone, and records below their
 // first. Recovery indexes frames whose trims lie before the log's own start.
 func (x *Index) Keep(d *Directory) {
-	for id, s := range x.streams {
-		kept := d.streams.byID[id]
-		if kept == nil {
-			x.entries -= len(s.entries)
-			delete(x.streams, id)
+	var gone []ID
+	for id, s := range x.streams.all {
+		if kept := d.streams.byID.get(id); kept != nil {
+			x.drop(s, kept.first)
 			continue
 		}
-		x.drop(s, kept.first)
+		x.entries -= len(s.entries)
+		gone = append(gone, id)
+	}
+	for _, id := range gone {
+		x.streams.remove(id)
 	}
 }

@@ -85,7 +85,7 @@ func TestIndexForgetsWhatIsTrimmed(t *testing.T) {
 	}
 	indexRecord(t, x, 1, 91, 60000, 0)
 	x.Apply(&Item{Kind: KindStreamDelete, Stream: 1}, 70000)
-	if n, _ := x.Entries(); n != 0 || len(x.streams) != 0 {
+	if n, _ := x.Entries(); n != 0 || x.streams.count != 0 {
 		t.Errorf("%d entries of a deleted stream", n)
 	}
 }
@@ -98,7 +98,7 @@ func TestIndexKeepsOnlyWhatTheDirectoryShows(t *testing.T) {
 	}
 	table := NewTable(1 << 20)
 	mustApply(t, table, &Item{Kind: KindStreamCreate, Stream: 1, Name: []byte("a")})
-	table.streams.byID[1].next, table.streams.byID[1].first = 4, 2
+	table.streams.byID.get(1).next, table.streams.byID.get(1).first = 4, 2
 	x.Keep(NewDirectory(table))
 	if n, _ := x.Entries(); n != 2 {
 		t.Errorf("%d entries, want 2: stream 2 is gone, stream 1 starts at 2", n)

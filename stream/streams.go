@@ -31,7 +31,7 @@ func (s *streamState) info() StreamInfo {
 
 // streamSet is the stream half of the state, shared by [Table] and [Directory].
 type streamSet struct {
-	byID   map[ID]*streamState
+	byID   idTable[streamState]
 	byName []*streamState // ascending by name, which also is the order of a checkpoint
 	nextID ID             // every id below it was issued
 	filled int            // streams that hold records
@@ -41,12 +41,12 @@ type streamSet struct {
 }
 
 func newStreamSet() streamSet {
-	return streamSet{byID: make(map[ID]*streamState), nextID: 1}
+	return streamSet{nextID: 1}
 }
 
 // find returns the stream, or [ErrStreamDeleted] or [ErrStreamNotFound].
 func (t *streamSet) find(id ID) (*streamState, error) {
-	if s := t.byID[id]; s != nil {
+	if s := t.byID.get(id); s != nil {
 		return s, nil
 	}
 	if id == 0 || id >= t.nextID {
@@ -71,13 +71,13 @@ func (t *streamSet) findName(name string) *streamState {
 func (t *streamSet) insert(s *streamState) {
 	i, _ := t.searchName(s.name)
 	t.byName = slices.Insert(t.byName, i, s)
-	t.byID[s.id] = s
+	t.byID.put(s.id, s)
 }
 
 func (t *streamSet) remove(s *streamState) {
 	i, _ := t.searchName(s.name)
 	t.byName = slices.Delete(t.byName, i, i+1)
-	delete(t.byID, s.id)
+	t.byID.remove(s.id)
 }
 
 // list appends to dst up to limit streams in order of their names: those that
@@ -134,7 +134,7 @@ func (t *streamSet) stageItem(it *Item) string {
 	var s *streamState
 	for it.Rewind(); it.NextRecord(&r); {
 		if s == nil || s.id != r.Stream {
-			if s = t.byID[r.Stream]; s == nil {
+			if s = t.byID.get(r.Stream); s == nil {
 				return "a record of a stream that does not exist"
 			}
 		}
@@ -162,12 +162,12 @@ func (t *streamSet) checkItem(it *Item) string {
 			return "a created stream's id is not the next one"
 		case t.findName(string(it.Name)) != nil:
 			return "a stream is created under a name that is in use"
-		case len(t.byID) >= MaxStreams:
+		case t.byID.count >= MaxStreams:
 			return "more streams than the limit"
 		}
 		return ""
 	}
-	s := t.byID[it.Stream]
+	s := t.byID.get(it.Stream)
 	switch {
 	case s == nil:
 		return "its stream does not exist"
@@ -186,7 +186,7 @@ func (t *streamSet) mutate(it *Item) {
 		t.nextID = it.Stream + 1
 		return
 	}
-	s := t.byID[it.Stream]
+	s := t.byID.get(it.Stream)
 	switch it.Kind {
 	case KindStreamSeal:
 		s.sealed = true

@@ -26,11 +26,11 @@ func (t *Table) Succeed() []Succession {
 	slices.SortFunc(streams, func(a, b *streamState) int { return cmp.Compare(a.id, b.id) })
 	id := (s.nextID/generation + 1) * generation
 	all := make([]Succession, 0, len(streams))
-	clear(s.byID)
+	s.byID = idTable[streamState]{}
 	for _, x := range streams {
 		all = append(all, Succession{Before: x.id, After: id, Next: x.next})
 		x.id = id
-		s.byID[id] = x
+		s.byID.put(id, x)
 		id++
 	}
 	s.nextID = id

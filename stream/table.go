@@ -86,7 +86,7 @@ func (t *Table) mutate(it *Item) {
 		t.streams.mutate(it)
 		t.bound += streamBound(len(it.Name))
 	case KindStreamDelete:
-		t.bound -= streamBound(len(t.streams.byID[it.Stream].name))
+		t.bound -= streamBound(len(t.streams.byID.get(it.Stream).name))
 		t.streams.mutate(it)
 	case KindSessionOpen:
 		t.producers.mutate(it)

@@ -88,7 +88,7 @@ func TestApplyHoldsASessionProducerToItsWindow(t *testing.T) {
 	table := sampleTable(t) // 3 of 4 slots in use
 	batch := func(sequence, acked uint64) *Item {
 		return decodeOne(t, encodeBatch(&Batch{Producer: session7, Sequence: sequence, Acked: acked},
-			placedEntry{Entry{Stream: 2}, table.streams.byID[2].next, 30}), 0)
+			placedEntry{Entry{Stream: 2}, table.streams.byID.get(2).next, 30}), 0)
 	}
 	mustApply(t, table, batch(3, 0))
 	if err := table.Apply(batch(4, 0)); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "window") {
