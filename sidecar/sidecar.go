@@ -195,8 +195,7 @@ func (p *process) open(ctx context.Context) error {
 		Objects: objects, StoreStartsHere: p.StoreStartsHere, Proved: proved, Linger: p.Settings.Linger,
 		Fencing: p.fencing(), Waiting: p.waiting.Store, Retention: p.retention(),
 		StallAfter: p.stallAfter(), MemoryBytes: int64(p.Settings.Memory), Profile: p.Profile,
-		IOPS: int64(p.Settings.IOPS), Bandwidth: int64(p.Settings.Bandwidth),
-		SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
+		IOPS: int64(p.Settings.IOPS), Bandwidth: int64(p.Settings.Bandwidth), SlowAfter: p.Settings.SlowAppend, Server: server, Log: p.Log,
 	})
 	if err != nil {
 		// It removes what it has put; a put that is cut off might come through behind that.
