@@ -9,7 +9,7 @@ LDFLAGS  := -s -w -X github.com/walsidecar/walsidecar/sidecar.Version=$(VERSION)
 GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: run build test check lint race mutations model model-full fuzz soak soak-hour arm64 prlab bench bench-full s3 help
+.PHONY: run build test check lint race mutations model model-full fuzz soak soak-hour growth arm64 prlab bench bench-full s3 help
 
 run: build ## build, start the sidecar, append and read back a first record; stop with Ctrl-C
 	@tools/first-run $(BIN)
@@ -49,6 +49,9 @@ soak: ## what takes too long for every change: two processes on one ring for SOA
 	WALSIDECAR_TEST_KILLS=$(or $(KILLS),1000) $(GO) test -count=1 -timeout 60m -v -run '^TestP2_ClientsKilledOnTheRing$$' ./clients/go/suite
 	WALSIDECAR_TEST_KILLS=60 WALSIDECAR_TEST_BYTES=1000000000 WALSIDECAR_TEST_OUTAGES=1 WALSIDECAR_TEST_SECONDS=60 $(GO) test -count=1 -timeout 60m -v \
 	-run '^Test(P2_KillNineUnderLoadWithAStore|P2_AppendedIsReadHotColdAndByStore|P12_AnOutageFillsTheLogAndHeals|TheMemoryBudgetHolds)$$' ./e2e
+
+growth: ## instructions per append do not grow with streams and sessions (valgrind); memory of each: minutes
+	WALSIDECAR_TEST_GROWTH=1 $(GO) test -count=1 -timeout 30m -v -run '^Test(InstructionsPerAppend|MemoryOfClientsAndStreams)$$' ./stream ./session ./e2e
 
 soak-hour: ## memory, descriptors, goroutines and latency of a sidecar stay flat for SOAK (1h)
 	WALSIDECAR_TEST_SOAK=$(or $(SOAK),1h) $(GO) test -count=1 -timeout 0 -v -run '^TestNothingGrowsWithTime$$' ./e2e
