@@ -22,6 +22,24 @@ type Sources struct {
 	Status  func() *node.Status  // nil until the log is open
 	Host    *session.Host
 	Store   func() *store.Counters // nil without a store
+	Adopted func() []AdoptedLog    // hosted beside the own log
+}
+
+// AdoptedLog is the log of a peer. Its metrics are those of the own log, with the label node.
+type AdoptedLog struct {
+	Node    string
+	Metrics *node.Metrics
+	Status  *node.Status
+}
+
+// Describe sends nothing, as Collector's.
+func (a *AdoptedLog) Describe(chan<- *prometheus.Desc) {}
+
+// Collect is called at a scrape.
+func (a *AdoptedLog) Collect(ch chan<- prometheus.Metric) {
+	e := emitter{ch}
+	e.work(a.Metrics)
+	e.state(a.Status)
 }
 
 // Collector turns the numbers of a sidecar into metrics when it is scraped; nothing is
@@ -94,6 +112,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if status := s.Status(); status != nil {
 		e.state(status)
+	}
+	for _, a := range s.Adopted() {
+		prometheus.WrapCollectorWith(prometheus.Labels{"node": a.Node}, &a).Collect(ch)
 	}
 }
 

@@ -32,6 +32,7 @@ func dialLog(t *testing.T, h *host, log string) *walsidecar.Client {
 
 func TestP2_ASidecarAdoptsALog(t *testing.T) {
 	peer, s := newStoreHost(t), survivor(t)
+	s.set("ADMIN=127.0.0.1:0")
 	p, q := peer.serve(), s.serve()
 	peer.pipe(numbers(0, 500), "append", "orders").ok(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -76,6 +77,10 @@ func TestP2_ASidecarAdoptsALog(t *testing.T) {
 	if got := s.must("status", "--log", "shop-1"); !strings.Contains(got, "shop-1") {
 		t.Errorf("status: %s", got)
 	}
+	metrics := adminURL(t, q) + "/metrics"
+	if code, body := fetch(t, metrics); code != 200 || !strings.Contains(body, "\nwalsidecar_records_total 1\n") || !strings.Contains(body, "\nwalsidecar_streams{node=\"shop-1\"} 1\n") {
+		t.Errorf("/metrics: %d %s", code, body)
+	}
 	s.run("takeover", s.path("wal"), "--into", s.path("s")).fails(t, 2, "own log")
 	s.run("read", "orders", "--log", "nobody").fails(t, 1, "nobody")
 
@@ -85,6 +90,9 @@ func TestP2_ASidecarAdoptsALog(t *testing.T) {
 	}
 	if _, err := c.Append(ctx, "orders", []byte("too late")); err == nil {
 		t.Error("a released log took an append")
+	}
+	if _, body := fetch(t, metrics); strings.Contains(body, "shop-1") {
+		t.Errorf("/metrics still tells of the released log: %s", body)
 	}
 	s.run("read", "orders", "--log", "shop-1").fails(t, 1, "shop-1")
 	s.run("takeover", peer.path("wal"), "--into", s.path("s"), "--release").fails(t, 1, "adopted no log")

@@ -78,7 +78,7 @@ func (n *Node) RecoveredBytes() uint64 { return n.start.recoveredBytes }
 
 // Lap is a part of the start routine and how long it took.
 type Lap struct {
-	Step    string  `json:"step"` // identify, fence, manifest, recover, superblock, claim, room, checkpoint
+	Step    string  `json:"step"` // identify, fence, manifest, recover, superblock, claim, room (where there was none), checkpoint
 	Seconds float64 `json:"seconds"`
 }
 

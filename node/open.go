@@ -362,7 +362,6 @@ func (n *Node) firstWrites(ctx context.Context, state *recovered) error {
 	if err := n.makeRoom(ctx, state); err != nil {
 		return err
 	}
-	n.lap("room")
 	if !state.recovery.CheckpointIsLast {
 		if err := n.committer.StartCheckpoint(); err != nil {
 			return fmt.Errorf("first checkpoint: %w", err)

@@ -26,6 +26,7 @@ func (n *Node) makeRoom(ctx context.Context, state *recovered) error {
 	if full == nil {
 		return nil
 	}
+	defer n.lap("room")
 	settledNS := n.start.heldNS + int64(n.lateWrites())
 	left := time.Duration(max(settledNS-device.NowNS(), 0))
 	n.log.Warn("the log is full, and this start needs room for a jump over what earlier owners may still write: "+

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/walsidecar/walsidecar/admin"
 	"github.com/walsidecar/walsidecar/failover"
 	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/session"
@@ -57,6 +58,16 @@ func (a *adoptions) all() []*adoption {
 	a.list.RLock()
 	defer a.list.RUnlock()
 	return append([]*adoption(nil), a.logs...)
+}
+
+// metrics are what the adopted logs tell at a scrape.
+func (a *adoptions) metrics() []admin.AdoptedLog {
+	var logs []admin.AdoptedLog
+	for _, x := range a.all() {
+		s := x.node.Status()
+		logs = append(logs, admin.AdoptedLog{Node: s.Node, Metrics: x.node.Metrics(), Status: s})
+	}
+	return logs
 }
 
 // on returns the log that was adopted from a device.

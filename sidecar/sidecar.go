@@ -291,6 +291,7 @@ func (p *process) openAdmin() error {
 		Status:  p.logStatus,
 		Host:    p.host,
 		Store:   p.storeCounters,
+		Adopted: p.adopted.metrics,
 	}))
 	admin.RegisterRuntime(registry)
 	var err error

@@ -47,8 +47,8 @@ type GCReport struct {
 }
 
 // GC looks for the orphans of a node: objects that were put and never committed, because
-// their sidecar died or was fenced. It calls each with every orphan. The sidecar may be
-// running.
+// their sidecar died or was fenced; and for what a probe of the store left that was killed,
+// whichever node's it was. It calls each with every orphan. The sidecar may be running.
 //
 // It never deletes what a manifest names, or may name later. Why:
 //
@@ -62,6 +62,8 @@ type GCReport struct {
 //     alone, whatever their sequence: they may be on their way into the next commit.
 //   - A restore alone puts an object, its state, before it has the manifest. The grace time
 //     covers that.
+//   - A probe takes seconds, and nothing reads what it leaves. The grace time covers one that
+//     is under way.
 //   - An object whose put is still on its way is not in the listing; the next GC finds it.
 //
 // Listings that are late only make it find less: what they show and is gone is deleted once
@@ -83,51 +85,99 @@ func GC(ctx context.Context, s store.Store, node string, o GCOptions, each func(
 	if err != nil {
 		return nil, err
 	}
+	probes, newest, err := listProbes(ctx, s, newest)
+	if err != nil {
+		return nil, err
+	}
 	after, err := readNamed(ctx, s, node)
 	if err != nil {
 		return nil, err
 	}
 	report.Doomed = len(after.m.Doomed)
-	var batch []Orphan
-	flush := func() error {
-		if o.Delete && len(batch) > 0 {
-			keys := make([]string, len(batch))
-			for i := range batch {
-				keys[i] = batch[i].Key
-				batch[i].Deleted = true
-			}
-			if err := s.Delete(ctx, keys); err != nil {
-				return fmt.Errorf("delete orphans: %w", err)
-			}
-			report.Deleted += len(batch)
-		}
-		for i := range batch {
-			each(batch[i])
-		}
-		batch = batch[:0]
-		return nil
-	}
+	c := &collector{s: s, o: o, newest: newest, report: report, each: each}
 	for _, x := range candidates {
 		switch after.judge(x.id) {
 		case named:
-			continue
 		case current:
 			report.Current++
-			continue
+		default:
+			err = c.take(ctx, x.info)
 		}
-		if newest.Sub(x.info.Modified) < o.Grace {
-			report.Young++
-			continue
-		}
-		report.Orphans++
-		report.OrphanBytes += x.info.SizeBytes
-		if batch = append(batch, Orphan{Key: x.info.Key, Bytes: x.info.SizeBytes, Modified: x.info.Modified}); len(batch) == deleteAtOnce {
-			if err := flush(); err != nil {
-				return report, err
-			}
+		if err != nil {
+			return report, err
 		}
 	}
-	return report, flush()
+	for _, info := range probes {
+		if err := c.take(ctx, info); err != nil {
+			return report, err
+		}
+	}
+	return report, c.flush(ctx)
+}
+
+// collector tells of orphans, and deletes them if it is to.
+type collector struct {
+	s      store.Store
+	o      GCOptions
+	newest time.Time // by the store's clock
+	report *GCReport
+	each   func(Orphan)
+	batch  []Orphan
+}
+
+// take takes an orphan, if it is old enough.
+func (c *collector) take(ctx context.Context, info store.Info) error {
+	if c.newest.Sub(info.Modified) < c.o.Grace {
+		c.report.Young++
+		return nil
+	}
+	c.report.Orphans++
+	c.report.OrphanBytes += info.SizeBytes
+	if c.batch = append(c.batch, Orphan{Key: info.Key, Bytes: info.SizeBytes, Modified: info.Modified}); len(c.batch) < deleteAtOnce {
+		return nil
+	}
+	return c.flush(ctx)
+}
+
+func (c *collector) flush(ctx context.Context) error {
+	if c.o.Delete && len(c.batch) > 0 {
+		keys := make([]string, len(c.batch))
+		for i := range c.batch {
+			keys[i] = c.batch[i].Key
+			c.batch[i].Deleted = true
+		}
+		if err := c.s.Delete(ctx, keys); err != nil {
+			return fmt.Errorf("delete orphans: %w", err)
+		}
+		c.report.Deleted += len(c.batch)
+	}
+	for i := range c.batch {
+		c.each(c.batch[i])
+	}
+	c.batch = c.batch[:0]
+	return nil
+}
+
+// listProbes lists what probes of the store have left, of any node: the probe of a start that
+// was killed. newest is when the newest object of all was put.
+func listProbes(ctx context.Context, s store.Store, newest time.Time) (left []store.Info, _ time.Time, err error) {
+	for after := ""; ; {
+		page, err := s.List(ctx, store.ProbePrefix, after, listPage)
+		if err != nil {
+			return nil, newest, err
+		}
+		for _, info := range page {
+			if after = info.Key; store.IsProbe(info.Key) {
+				left = append(left, info)
+			}
+			if info.Modified.After(newest) {
+				newest = info.Modified
+			}
+		}
+		if len(page) < listPage {
+			return left, newest, nil
+		}
+	}
 }
 
 type candidate struct {

@@ -6,12 +6,16 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
 
 const (
-	probePrefix = "probe/"
+	// ProbePrefix begins the keys of all probes of a store.
+	ProbePrefix = "probe/"
+	// probeNameBytes of chance name a probe.
+	probeNameBytes = 12
 	// probeWriters race for one object in each of probeRounds rounds. A store that only
 	// looks before it writes lets several win within the first rounds.
 	probeWriters, probeRounds = 8, 3
@@ -25,9 +29,9 @@ const (
 // carried out.
 func Probe(ctx context.Context, s Store) (err error) {
 	for range probeTries {
-		var name [12]byte
+		var name [probeNameBytes]byte
 		_, _ = rand.Read(name[:])
-		p := &probe{s: s, ctx: ctx, key: probePrefix + hex.EncodeToString(name[:])}
+		p := &probe{s: s, ctx: ctx, key: ProbePrefix + hex.EncodeToString(name[:])}
 		err = p.run()
 		if deleteErr := p.remove(); err == nil {
 			err = deleteErr
@@ -37,7 +41,7 @@ func Probe(ctx context.Context, s Store) (err error) {
 		}
 	}
 	if err == nil {
-		if _, _, getErr := s.Get(ctx, probePrefix+"gone"); !errors.Is(getErr, ErrNotFound) {
+		if _, _, getErr := s.Get(ctx, ProbePrefix+"gone"); !errors.Is(getErr, ErrNotFound) {
 			err = broken("a read of what was never put", ErrNotFound, getErr)
 		}
 	}
@@ -54,6 +58,16 @@ func Probe(ctx context.Context, s Store) (err error) {
 		kind = ErrNoConditionalWrites
 	}
 	return &Error{Op: "probe", Store: place, Kind: kind, Cause: err}
+}
+
+// IsProbe reports whether a key is that of a probe. What is there for longer than a probe takes
+// was left by one whose process was killed.
+func IsProbe(key string) bool {
+	name, below := strings.CutPrefix(key, ProbePrefix)
+	if b, err := hex.DecodeString(name); err != nil || len(b) != probeNameBytes {
+		return false
+	}
+	return below
 }
 
 // brokenError is a check that failed.
