@@ -52,6 +52,7 @@ type peer struct {
 	process  *exec.Cmd
 	stderr   bytes.Buffer
 	acked    map[string][]string // by stream, in order
+	padding  string              // of records
 }
 
 const node = "peer-1"
@@ -104,7 +105,7 @@ func (p *peer) append(stream string, count int) {
 	}
 	defer c.Close()
 	for range count {
-		record := fmt.Sprintf("%s %d", stream, len(p.acked[stream]))
+		record := fmt.Sprintf("%s %d%s", stream, len(p.acked[stream]), p.padding)
 		if _, err := c.Submit(ctx, stream, []byte(record)); err != nil {
 			p.t.Fatal(err)
 		}
