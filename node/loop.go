@@ -101,14 +101,10 @@ func (n *Node) serve() {
 
 // rounds is the one owner of the state, whichever goroutine has the turn. It runs rounds
 // until there is nothing to do, and gives the turn back; false: it has it still, having
-// run so many, or the log has ended.
+// run so many, or the log has ended: a guest may have run the last round.
 func (n *Node) rounds(most int) bool {
-	for range most {
-		again := n.round()
-		switch {
-		case n.loop.ended:
-			return false
-		case again:
+	for i := 0; i < most && !n.loop.ended; i++ {
+		if n.round() {
 			continue
 		}
 		if most == ownRounds && n.wal.InFlight() == 0 {

@@ -22,6 +22,7 @@ type sleeper struct {
 	epoll, bell, timer int         // descriptors; nothing is read from any of them, their edges count
 	handed             atomic.Bool // the turn is its owner's
 	asleep             atomic.Bool // the owner must be woken for that
+	waking             sync.Mutex  // held while the owner is woken, so that its bell is not closed meanwhile
 
 	mu      sync.Mutex // held while events are told, so that none is told after it was forgotten
 	heard   map[int32]*hearing
@@ -72,6 +73,16 @@ func (s *sleeper) add(fd int, token int32) error {
 // handOver gives the turn to the owner, and wakes it if it sleeps.
 func (s *sleeper) handOver() {
 	s.handed.Store(true)
+	if s.asleep.Load() {
+		s.wake()
+	}
+}
+
+// wake wakes the owner if it sleeps still. Another event may have woken it, and what it was
+// handed may have been the last round: then the bell's number is another file's.
+func (s *sleeper) wake() {
+	s.waking.Lock()
+	defer s.waking.Unlock()
 	if s.asleep.Load() {
 		one := [8]byte{1}
 		_, _ = unix.Write(s.bell, one[:]) // the counter has room for all that there will ever be
@@ -158,6 +169,8 @@ func (s *sleeper) wakeAt(ns, nowNS int64) {
 func (s *sleeper) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.waking.Lock()
+	defer s.waking.Unlock()
 	s.closed = true
 	for _, fd := range []int{s.epoll, s.bell, s.timer} {
 		if fd >= 0 {

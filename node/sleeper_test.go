@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -144,4 +145,42 @@ func TestTheSleeperIsWokenInTime(t *testing.T) {
 	s.wakeAt(now+int64(20*time.Millisecond), now)
 	s.wakeAt(now+int64(time.Hour), now)
 	until(t, "the timer was moved back", func() bool { return woken.Load() > before })
+}
+
+// Whoever runs the last round of a log, the loop's own goroutine ends it, once.
+func TestAGuestMayRunTheLastRound(t *testing.T) {
+	r := newRig(t)
+	n := r.node
+	until(t, "the loop does not rest", n.inbox.turn.Claim) // now a guest has the turn
+	n.inbox.addCall(func() { n.loop.quit = true })
+	if n.rounds(guestRounds) || !n.loop.ended {
+		t.Fatal("the guest did not run the last round")
+	}
+	n.inbox.turn.HandOver()
+	<-n.stopped
+	if err := n.Abandon(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who comes to wake an owner that has ended meanwhile does not write to the file that has
+// got the number of its bell.
+func TestAnOwnerThatHasEndedIsNotWoken(t *testing.T) {
+	s, err := newSleeper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.close()
+	fd := -1
+	for tries := 0; fd != s.bell; tries++ { // the kernel gives the lowest free number
+		if tries == 64 {
+			t.Skip("the number of the bell is in use")
+		}
+		fd, _ = eventfd(t)
+	}
+	s.wake()
+	var count [8]byte
+	if _, err := unix.Read(fd, count[:]); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("a file that was opened later was written to: read %v, %v", count, err)
+	}
 }
