@@ -147,7 +147,10 @@ func (r *Raw) openLoop(frameBytes int, perSecond float64, d time.Duration) error
 				device.SleepUntil(startedNS + int64(due))
 				err := r.dev.WriteSync(r.arena.Bytes()[:frameBytes], at)
 				mu.Lock()
-				if r.latency.Record(time.Duration(device.NowNS()-startedNS) - due); err != nil {
+				if due >= openSettle || d <= openSettle {
+					r.latency.Record(time.Duration(device.NowNS()-startedNS) - due)
+				}
+				if err != nil {
 					failed = err
 				}
 				mu.Unlock()
