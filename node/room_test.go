@@ -38,6 +38,7 @@ type memory struct {
 	b             []byte
 	before        func(what string) error // each write; nil: none
 	after         func(what string) error
+	told          *toldLog
 }
 
 func (m *memory) Close() error { return nil }
@@ -53,6 +54,7 @@ func (m *memory) WriteSync(p []byte, offset int64) error {
 	what := "a frame"
 	if offset < ringwal.RingStart {
 		what = "a superblock"
+		m.told.written.Add(1)
 	}
 	if m.before != nil {
 		if err := m.before(what); err != nil {
@@ -121,7 +123,7 @@ func newRoomRig(t *testing.T) *roomRig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = dev.Close() })
-	r.mem = &memory{Device: dev, b: make([]byte, dev.SizeBytes())}
+	r.mem = &memory{Device: dev, b: make([]byte, dev.SizeBytes()), told: r.told}
 	if _, err := ringwal.Format(r.mem, ringwal.FormatOptions{UUID: [16]byte{5}, Node: testNode, Geometry: &roomGeometry}); err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +248,9 @@ func (r *roomRig) trimFollows() {
 type toldLog struct {
 	mu       sync.Mutex
 	messages []string
+
+	written     atomic.Int64 // superblock copies
+	superblocks int64        // of them, when the newest message came but for that of an open log
 }
 
 func (l *toldLog) Enabled(context.Context, slog.Level) bool { return true }
@@ -255,8 +260,16 @@ func (l *toldLog) WithGroup(string) slog.Handler            { return l }
 func (l *toldLog) Handle(_ context.Context, m slog.Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.messages = append(l.messages, m.Message)
+	if l.messages = append(l.messages, m.Message); m.Message != "log is open" {
+		l.superblocks = l.written.Load()
+	}
 	return nil
+}
+
+func (l *toldLog) copies() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.superblocks
 }
 
 func (l *toldLog) told(part string) bool {
@@ -383,10 +396,17 @@ func TestP12_AFullLogStartsInPlaceOnceNothingCanLand(t *testing.T) {
 			}
 			change(r)
 			r.cfg.Fencing.LateWrites = 300 * time.Millisecond
+			if r.cfg.Objects == nil { // long enough for signs of life
+				r.cfg.Fencing.LateWrites = beatEvery + 300*time.Millisecond
+			}
 			from := time.Now()
+			r.told.written.Store(0)
 			r.up()
-			if took := time.Since(from); took < 300*time.Millisecond {
+			if took := time.Since(from); took < r.cfg.Fencing.LateWrites {
 				t.Errorf("it started after %s", took)
+			}
+			if n := r.told.copies(); r.cfg.Objects == nil && n < 6 { // of the epoch, of life, and of where it begins
+				t.Errorf("%d superblock copies were written until it began", n)
 			}
 			if !r.told.told("without a jump") {
 				t.Errorf("it told %q", r.told.messages)
