@@ -31,6 +31,8 @@ type aio struct {
 	blocks [aioDepth]aioBlock
 	writes [aioDepth]*Write // what block i writes
 	free   []int            // unused blocks
+	proven bool             // a write has gone through
+	unfit  bool             // the file cannot be written so
 
 	reaping sync.Mutex // guards what follows
 	events  [aioDepth]aioEvent
@@ -118,7 +120,7 @@ func (a *aio) submit(w *Write) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.free) == 0 {
+	if len(a.free) == 0 || a.unfit {
 		a.raw.leave()
 		return false
 	}
@@ -167,12 +169,13 @@ func (a *aio) reap() bool {
 		a.writes[event.data] = nil
 		a.free = append(a.free, int(event.data))
 		a.raw.leave()
-		if event.result == -int64(unix.EAGAIN) {
+		if a.handedBack(unix.Errno(max(0, -event.result))) {
 			// The same bytes are written again, and nobody has been told that they
 			// failed: they have not, the kernel only would not wait.
 			a.leave(w)
 			continue
 		}
+		a.proven = a.proven || event.result >= 0
 		w.Err = event.outcome(a.raw, w)
 		a.batch = append(a.batch, w)
 	}
@@ -182,6 +185,25 @@ func (a *aio) reap() bool {
 	}
 	clear(a.batch)
 	return n == aioDepth
+}
+
+// handedBack reports whether an event says that the kernel would have had to wait. Called
+// with mu held.
+func (a *aio) handedBack(errno unix.Errno) bool {
+	// A file system that takes direct writes and puts them through its page cache all the
+	// same (ext4 with data=journal, where the kernel's open does not refuse that) cannot but
+	// wait, and says so of every write. Once one has gone through it is another error.
+	if errno == unix.EOPNOTSUPP && !a.proven {
+		a.unfit = true
+	}
+	return errno == unix.EAGAIN || a.unfit && errno == unix.EOPNOTSUPP
+}
+
+// fit reports whether the file can be written so, as far as is known.
+func (a *aio) fit() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.unfit
 }
 
 // inKernel appends the writes that the kernel has.
@@ -202,6 +224,21 @@ func (a *aio) close() {
 	a.forget()
 	a.destroy()
 	_ = unix.Close(a.bell) // an eventfd has nothing to lose
+}
+
+// outlast gives everything back once what is stuck in the kernel has ended, for which it
+// waits. Nobody is told of it.
+func (a *aio) outlast() {
+	a.forget()
+	a.destroy() // waits
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.writes {
+		if w != nil {
+			a.raw.leave()
+		}
+	}
+	_ = unix.Close(a.bell)
 }
 
 func (a *aio) destroy() {

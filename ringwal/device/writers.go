@@ -82,7 +82,7 @@ const (
 
 // Engine is EngineAIO or EngineThreads.
 func (w *Writers) Engine() string {
-	if w.kernel != nil {
+	if w.kernel != nil && w.kernel.fit() {
 		return EngineAIO
 	}
 	return EngineThreads
@@ -174,6 +174,7 @@ func (w *Writers) Stop(patience time.Duration) (stuck []*Write) {
 	}
 	if w.kernel != nil {
 		stuck = w.kernel.inKernel(stuck)
+		go w.kernel.outlast() // the device is closed once nothing is being written to it
 	}
 	return stuck
 }

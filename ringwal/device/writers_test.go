@@ -358,3 +358,44 @@ func TestWhatTheKernelHandsBackIsWritten(t *testing.T) {
 		t.Errorf("read back: %v", err)
 	}
 }
+
+// A device whose writes were stuck is free again once they have ended, though nobody has
+// asked for them.
+func TestADeviceIsClosedWhenItsStuckWritesHaveEnded(t *testing.T) {
+	d := newFile(t, 1<<20)
+	w := NewWriters(d, 1, listenApart, func([]*Write) {})
+	if w.Engine() != EngineAIO {
+		t.Skip("this kernel has no asynchronous I/O: a user-mode emulator, or a sandbox")
+	}
+	// What has ended in the kernel and was not asked for looks like this.
+	write, r := &Write{Buf: buffer(t, 4096)}, d.(*raw)
+	w.busy.Add(1)
+	r.enter()
+	w.kernel.writes[0] = write
+	if stuck := w.Stop(time.Millisecond); len(stuck) != 1 || stuck[0] != write {
+		t.Fatalf("stuck: %v", stuck)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); !r.fdClosed.Load(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the device is in use for ever")
+		}
+	}
+}
+
+// A file that can only be written by waiting is left to the goroutines; the same answer
+// after writes have gone through is an error of the device.
+func TestAFileThatCannotButWaitIsWrittenByGoroutines(t *testing.T) {
+	a := &aio{raw: newFile(t, 1<<20).(*raw), free: []int{0}}
+	if !a.handedBack(unix.EAGAIN) || a.handedBack(unix.EIO) || a.handedBack(0) || a.unfit {
+		t.Error("only what would have waited is handed back")
+	}
+	if !a.handedBack(unix.EOPNOTSUPP) || a.fit() || a.submit(&Write{Buf: buffer(t, 4096)}) {
+		t.Error("the kernel is given more of what it cannot do")
+	}
+	if proven := (&aio{proven: true}); proven.handedBack(unix.EOPNOTSUPP) || proven.unfit {
+		t.Error("an error of the device is not final")
+	}
+}
