@@ -31,7 +31,6 @@ var moreThings = []struct {
 	name    string
 	measure func(ctx context.Context, m *more) error
 }{
-	{"profiles", measureProfiles},
 	{"steady", func(ctx context.Context, m *more) (err error) {
 		rows, err := m.host.MeasureSteady(ctx, m.length, m.repeats)
 		m.results.Steady = append(m.results.Steady, rows...)
@@ -59,6 +58,7 @@ var moreThings = []struct {
 		m.results.Together = append(m.results.Together, rows...)
 		return err
 	}},
+	{"profiles", measureProfiles},
 }
 
 // more is one run of `more`.
@@ -83,7 +83,7 @@ func runMore(ctx context.Context, args []string) (err error) {
 	f := flag.NewFlagSet("more", flag.ContinueOnError)
 	m := &more{}
 	stores := f.String("store", os.Getenv(storeVariable), "as of run")
-	only := f.String("only", "", "comma list of profiles, steady, recovery, takeover, memory, together; without it, all")
+	only := f.String("only", "", "comma list of steady, recovery, takeover, memory, together, profiles; without it, all")
 	out := f.String("out", "", "file for the results, JSON; what it holds is replaced")
 	objects := f.String("objects", os.TempDir(), "directory for the object store")
 	f.IntVar(&m.repeats, "repeats", 3, "")

@@ -161,7 +161,7 @@ func (r *Results) Markdown(plots string) string {
 	for _, store := range x.stores {
 		fmt.Fprintf(&b, "\n## Store: %s\n\nDurable appends per second:\n\n", store)
 		r.writeRates(&b, x, store)
-		fmt.Fprintf(&b, "\nAgainst the targets:\n\n")
+		fmt.Fprintf(&b, "\nAgainst the targets%s:\n\n", r.caveat())
 		writeTargets(&b, x, store)
 		for _, p := range plotNames {
 			fmt.Fprintf(&b, "\n![%s](%s/%s)\n", p.title, plots, plotFile(store, p.name))
@@ -190,18 +190,33 @@ func (r *Results) writeAbout(b *strings.Builder) {
 
 func (r *Results) writeNoise(b *strings.Builder) {
 	a := r.About
-	var foreign []float64
-	repeats, seconds := 0, 0.0
+	repeats := 0
 	for _, run := range r.Runs {
-		foreign = append(foreign, run.ForeignCores)
-		repeats, seconds = max(repeats, run.Repeat), max(seconds, run.Seconds)
+		repeats = max(repeats, run.Repeat)
 	}
+	seconds, foreign := middle(r.Runs, func(x *drive.Result) float64 { return x.Seconds }), r.foreign()
 	if len(foreign) == 0 {
 		return
 	}
-	slices.Sort(foreign)
 	fmt.Fprintf(b, "Medians of %d interleaved runs of %.0f s. Other processes used %.2f of the %d cores in the median run, %.2f in the quietest, %.2f in the noisiest. Where a cell of a system has runs with less than %.2f, only those count; ~ marks what has none.\n",
 		repeats, seconds, Median(foreign), a.Cores, foreign[0], foreign[len(foreign)-1], noisyCores)
+}
+
+// foreign is what other processes used in each run, sorted.
+func (r *Results) foreign() (cores []float64) {
+	for _, run := range r.Runs {
+		cores = append(cores, run.ForeignCores)
+	}
+	slices.Sort(cores)
+	return cores
+}
+
+// caveat is what is said of comparisons on a busy machine.
+func (r *Results) caveat() string {
+	if Median(r.foreign()) > noisyCores {
+		return ", on a machine that others kept busy, so with little weight"
+	}
+	return ""
 }
 
 func (r *Results) writeRates(b *strings.Builder, x *index, store string) {
