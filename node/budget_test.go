@@ -38,7 +38,8 @@ func TestTheBudgetOfOperationsHolds(t *testing.T) {
 			break
 		}
 	}
-	if least := iops * int(span/time.Millisecond) / 1000 * 7 / 10; len(times) < least {
+	// How much of it is used is tested without a device, which may be slower than this.
+	if least := iops * int(span/time.Millisecond) / 1000 / 5; len(times) < least {
 		t.Errorf("%d writes in %v, want at least %d of %d a second", len(times), span, least, iops)
 	}
 	r.dev.mu.Unlock()
