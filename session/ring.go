@@ -142,17 +142,17 @@ func (s *Session) takeRing(n int64) bool {
 // hear returns what is done when the client rings: the session is ready for the commit
 // loop, if that sleeps.
 func (s *Session) hear(r *ring) func() (deaf time.Duration) {
-	vain, last := 0, uint32(0)
+	vain, last := 0, uint64(0)
 	return func() time.Duration {
 		if r.door.Disarm() {
-			vain = 0
 			s.backend.Ready(s)
-			return 0
 		}
-		// A client rings once per sleep; one that crossed with its end was not in vain.
-		if now := r.door.Sleeps(); now != last {
-			vain, last = 0, now
+		// A client rings once per sleep, for what it has published; one ring that crossed
+		// with the loop's own look was not in vain.
+		if tail := r.door.Tail(); tail != last {
+			vain, last = 0, tail
 		} else if vain++; vain > vainBells {
+			vain -= 2 // the end of the deafness is heard as a ring, and is none
 			return vainPause
 		}
 		return 0

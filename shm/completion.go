@@ -9,7 +9,7 @@ import (
 )
 
 // Completer is the sidecar's end of a completion area, and the place where it says
-// that it sleeps. Publish and Arm are for one goroutine; Disarm and Sleeps may race with it.
+// that it sleeps. Publish and Arm are for one goroutine; Disarm may race with it.
 type Completer struct {
 	memory   Memory
 	acks     uint64
@@ -81,9 +81,6 @@ func (c *Completer) Arm(position uint64) {
 
 // Armed reports whether the sidecar sleeps.
 func (c *Completer) Armed() bool { return c.sleep.Load()&1 == 1 }
-
-// Sleeps is the generation of the sidecar's sleep: it changes when that begins or ends.
-func (c *Completer) Sleeps() uint32 { return c.sleep.Load() }
 
 // Disarm ends the sleep, and reports whether this call did.
 func (c *Completer) Disarm() bool {
