@@ -58,6 +58,9 @@ type chart struct {
 
 func (x *index) chartOf(c chart, points func(system string) [][2]float64) chart {
 	for _, system := range x.systems {
+		if strings.HasPrefix(system, "door-") || strings.HasSuffix(system, "-spin") {
+			continue // of one producer alone
+		}
 		if p := points(system); len(p) > 0 {
 			c.lines = append(c.lines, series{system, p})
 		}
