@@ -119,17 +119,20 @@ func (n *Node) tryTrim() {
 	}
 	g := n.wal.Geometry()
 	gain := l.plan.Target - min(l.plan.Target, n.wal.Trim())
+	// The frame there may be durable, and not shown to the reader yet, which reads it for the
+	// trim: where requests are decided, before this round publishes. It is looked at again then.
+	shown := l.plan.Target < n.reader.Durable()
 	short := n.wal.Room(ringwal.ClassAppend) < g.CapacityBytes/4
 	if u := n.uploads; u != nil && short && u.dataEnd <= u.uploaded {
 		n.uploadControl()
-		n.advance()
+		u.uploader.Advance(n.reader.Durable(), u.dataEnd)
 	}
-	if gain > 0 && (short || gain >= g.CapacityBytes/trimShare) {
+	if gain > 0 && shown && (short || gain >= g.CapacityBytes/trimShare) {
 		l.superBusy = true
 		n.super <- superblockJob{target: l.plan.Target}
 	}
 	// Looked at again when something was trimmed, or the checkpoint is durable.
-	if l.trimWanted = wrote; wrote {
+	if l.trimWanted = wrote || gain > 0 && !shown; wrote {
 		l.checkpointAt = head
 	}
 	if !l.trimWanted && !l.superBusy && l.chunk != nil {
