@@ -1039,6 +1039,7 @@ struct outgoing {
 /* stream_ref is what the client knows of a stream that it appends to. */
 struct stream_ref {
     struct stream_ref *next; /* in its row of the table */
+    uint64_t hash;           /* of the name */
     uint64_t id;
     uint64_t batch;          /* the newest batch that was seen to name it */
     size_t uses;
@@ -1674,20 +1675,21 @@ static const char *label(const struct request *r)
 
 /* ---- Streams and producers that the client knows ------------------------------ */
 
-static struct stream_ref **stream_row(wal *w, const char *name, size_t n)
+static uint64_t hash_name(const char *name)
 {
     struct xxhash x;
     xx_begin(&x);
-    xx_add(&x, name, n);
-    return &w->rows[xx_sum(&x) % STREAM_ROWS];
+    xx_add(&x, name, strlen(name));
+    return xx_sum(&x);
 }
 
 static struct stream_ref *find_stream(wal *w, const char *name)
 {
     if (w->newest != NULL && strcmp(w->newest->name, name) == 0)
         return w->newest;
-    for (struct stream_ref *s = *stream_row(w, name, strlen(name)); s != NULL; s = s->next)
-        if (strcmp(s->name, name) == 0)
+    uint64_t hash = hash_name(name);
+    for (struct stream_ref *s = w->rows[hash % STREAM_ROWS]; s != NULL; s = s->next)
+        if (s->hash == hash && strcmp(s->name, name) == 0)
             return w->newest = s;
     return NULL;
 }
@@ -1699,8 +1701,9 @@ static bool learn_stream_id(wal *w, const char *name, uint64_t id)
     struct stream_ref *s = calloc(1, sizeof *s);
     if (s == NULL)
         return false;
-    struct stream_ref **row = stream_row(w, name, strlen(name));
     copy_text(s->name, sizeof s->name, name, strlen(name));
+    s->hash = hash_name(name);
+    struct stream_ref **row = &w->rows[s->hash % STREAM_ROWS];
     s->id = id;
     s->known = true;
     s->next = *row;
@@ -1719,7 +1722,7 @@ static void forget_stream(wal *w, struct stream_ref *s)
 {
     if (!s->known)
         return;
-    struct stream_ref **at = stream_row(w, s->name, strlen(s->name));
+    struct stream_ref **at = &w->rows[s->hash % STREAM_ROWS];
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
