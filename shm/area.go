@@ -176,8 +176,8 @@ func Attach(info *wire.ShmInfo, files []int, waiting Waiting, peer int) (c *Clie
 	if c.Reaper, err = NewReaper(c.submission, c.completion); err != nil {
 		return c, err
 	}
-	c.bell, err = openBell(files[2])
-	return c, err
+	c.bell = openBell(files[2])
+	return c, nil
 }
 
 // mapArea maps a file of exactly so many bytes, which cannot shrink.

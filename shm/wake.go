@@ -3,8 +3,8 @@ package shm
 import (
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -160,10 +160,12 @@ func poll(d time.Duration, ready func() bool) bool {
 // it is heard. It is never read: the poller tells of every ring anew (its watch is
 // edge-triggered), and the count has room for all that there will ever be. So there is
 // nothing that a client could make wait by what it does to the file, which both sides
-// have open.
+// have open. The Go runtime's poller, which a ring would wake on both sides for nothing,
+// watches it only while Listen runs.
 type Bell struct {
-	file *os.File
-	raw  syscall.RawConn
+	mu       sync.RWMutex // held for writing to change what follows
+	fd       int          // -1: closed
+	listener *os.File     // has fd once Listen runs
 }
 
 // NewBell makes a bell.
@@ -172,49 +174,71 @@ func NewBell() (*Bell, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	return openBell(fd)
+	return openBell(fd), nil
 }
 
 // openBell takes a descriptor over.
-func openBell(fd int) (*Bell, error) {
-	b := &Bell{file: os.NewFile(uintptr(fd), "eventfd")}
-	var err error
-	if b.raw, err = b.file.SyscallConn(); err != nil {
-		_ = b.file.Close()
-		return nil, err
-	}
-	return b, nil
-}
+func openBell(fd int) *Bell { return &Bell{fd: fd} }
 
 // Control calls use with the bell's descriptor, which is good until use returns.
-func (b *Bell) Control(use func(fd int) error) (err error) {
-	if cerr := b.raw.Control(func(fd uintptr) { err = use(int(fd)) }); cerr != nil {
-		return cerr
+func (b *Bell) Control(use func(fd int) error) error {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.fd < 0 {
+		return os.ErrClosed
 	}
-	return err
+	return use(b.fd)
 }
 
 // descriptor returns another descriptor of the bell.
 func (b *Bell) descriptor() (copied int, err error) {
-	if cerr := b.raw.Control(func(fd uintptr) { copied, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {
-		return 0, cerr
-	}
+	err = b.Control(func(fd int) error {
+		copied, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		return os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err)
+	})
 	return copied, err
 }
 
 // Ring rings the bell.
 func (b *Bell) Ring() {
 	one := [8]byte{1}
-	_, _ = b.file.Write(one[:]) // a full counter has been rung already; a closed one has no listener
+	_ = b.Control(func(fd int) error { // a closed bell has no listener
+		_, err := unix.Write(fd, one[:])
+		return err // a full counter has been rung already
+	})
 }
 
-// Listen calls heard at least once after each Ring, and at first, until Close.
+// Listen calls heard at least once after each Ring, and at first, until Close. It is called
+// once.
 func (b *Bell) Listen(heard func()) {
-	_ = b.raw.Read(func(uintptr) bool { // fails when the bell is closed
+	b.mu.Lock()
+	if b.fd < 0 {
+		b.mu.Unlock()
+		return
+	}
+	b.listener = os.NewFile(uintptr(b.fd), "eventfd")
+	raw, err := b.listener.SyscallConn()
+	b.mu.Unlock()
+	if err != nil {
+		return // it is closed
+	}
+	_ = raw.Read(func(uintptr) bool { // fails when the bell is closed
 		heard()
 		return false
 	})
 }
 
 // Close makes Listen return.
-func (b *Bell) Close() error { return b.file.Close() }
+func (b *Bell) Close() error {
+	b.mu.Lock()
+	fd, listener := b.fd, b.listener
+	b.fd = -1
+	b.mu.Unlock()
+	switch {
+	case fd < 0:
+		return os.ErrClosed
+	case listener != nil:
+		return listener.Close() // waits for heard
+	}
+	return os.NewSyscallError("close", unix.Close(fd))
+}

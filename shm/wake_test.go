@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -243,4 +245,52 @@ func wakeAcross(b *testing.B, way string) {
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-us")
 	b.ReportMetric(float64(calls.Nanoseconds())/1e3/float64(len(took)), "waker-us/op")
 	b.ReportMetric(float64(other)/1e3/float64(len(took)), "sleeper-cpu-us/op")
+}
+
+// A ring wakes nobody but who listens: the Go runtime's poller, which a client could keep
+// busy, does not watch a bell until Listen runs.
+func TestP9_ABellDoesNotWakeTheRuntime(t *testing.T) {
+	b, err := NewBell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watched := func() (times int) {
+		infos, err := filepath.Glob("/proc/self/fdinfo/*")
+		if err != nil || len(infos) == 0 {
+			t.Skip("no /proc/self/fdinfo")
+		}
+		for _, path := range infos {
+			text, _ := os.ReadFile(path) // a file that was closed meanwhile
+			for line := range strings.Lines(string(text)) {
+				f := strings.Fields(line)
+				if len(f) > 1 && f[0] == "tfd:" && f[1] == strconv.Itoa(b.fd) {
+					times++
+				}
+			}
+		}
+		return times
+	}
+	if n := watched(); n != 0 {
+		t.Fatalf("%d pollers watch a bell that nobody listens to", n)
+	}
+	listens, ended := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.Listen(func() {
+			select {
+			case listens <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	<-listens
+	b.Ring()
+	<-listens
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	if b.Close() == nil {
+		t.Error("a bell was closed twice")
+	}
 }
