@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -16,6 +17,7 @@ func runReport(_ context.Context, args []string) error {
 	in := f.String("in", "", "file of results")
 	page := f.String("page", "", "Markdown page to write the tables into, between its markers `cells` or `more`; without it they are printed")
 	plots := f.String("plots", "", "directory for the plots; without it there are none")
+	name := f.String("name", "", "of the markers, in place of `cells` or `more`")
 	if err := parse(f, args); err != nil {
 		return err
 	}
@@ -27,7 +29,7 @@ func runReport(_ context.Context, args []string) error {
 		return err
 	}
 	if len(results.Runs) == 0 {
-		return put(*page, "more", results.More())
+		return put(*page, cmp.Or(*name, "more"), results.More())
 	}
 	link := *plots
 	if *page != "" && *plots != "" {
@@ -40,7 +42,7 @@ func runReport(_ context.Context, args []string) error {
 			return err
 		}
 	}
-	return put(*page, "cells", results.Markdown(filepath.ToSlash(link)))
+	return put(*page, cmp.Or(*name, "cells"), results.Markdown(filepath.ToSlash(link)))
 }
 
 // put writes text between the markers of a page, or prints it without one.

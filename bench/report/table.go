@@ -153,7 +153,7 @@ func (t *table) row(fields ...string) {
 	t.b.WriteString("|\n")
 }
 
-// Markdown writes all tables; plots is the directory of the plots, as a link from the page.
+// Markdown writes all tables; plots is the directory of the plots, as a link from the page; "": there are none.
 func (r *Results) Markdown(plots string) string {
 	x := r.index()
 	var b strings.Builder
@@ -164,6 +164,9 @@ func (r *Results) Markdown(plots string) string {
 		fmt.Fprintf(&b, "\nAgainst the targets%s:\n\n", r.caveat())
 		writeTargets(&b, x, store)
 		for _, p := range plotNames {
+			if plots == "" {
+				break
+			}
 			fmt.Fprintf(&b, "\n![%s](%s/%s)\n", p.title, plots, plotFile(store, p.name))
 		}
 		fmt.Fprintf(&b, "\n<details><summary>All numbers: %s</summary>\n", store)
