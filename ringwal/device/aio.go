@@ -18,7 +18,9 @@ import (
 //
 // Nothing here blocks: writes are submitted with RWF_NOWAIT, and what the kernel
 // could only take by waiting (its queue is full, or frozen while a controller resets) is
-// left to a goroutine.
+// left to a goroutine. Of a file that does not hold: io_submit waits for a frozen file system
+// (fsfreeze) all the same, and with it the commit loop would. So only block devices are
+// written like this.
 type aio struct {
 	raw       *raw
 	context   uintptr
@@ -190,8 +192,7 @@ func (a *aio) reap() bool {
 // handedBack reports whether an event says that the kernel would have had to wait. Called
 // with mu held.
 func (a *aio) handedBack(errno unix.Errno) bool {
-	// A file system that takes direct writes and puts them through its page cache all the
-	// same (ext4 with data=journal, where the kernel's open does not refuse that) cannot but
+	// A driver without BLK_FEAT_NOWAIT (a stacked device of an older kernel) cannot but
 	// wait, and says so of every write. Once one has gone through it is another error.
 	if errno == unix.EOPNOTSUPP && !a.proven {
 		a.unfit = true
@@ -199,7 +200,7 @@ func (a *aio) handedBack(errno unix.Errno) bool {
 	return errno == unix.EAGAIN || a.unfit && errno == unix.EOPNOTSUPP
 }
 
-// fit reports whether the file can be written so, as far as is known.
+// fit reports whether the device can be written so, as far as is known.
 func (a *aio) fit() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -74,6 +74,7 @@ func (r *raw) askBlock() error {
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return fmt.Errorf("open %s: it changed while it was opened: %w", r.path, ErrNotADevice)
 	}
+	r.isBlock = true
 	size, err := ioctlUint64(r.fd, unix.BLKGETSIZE64)
 	if err != nil {
 		return fmt.Errorf("open %s: ask its size (BLKGETSIZE64): %w", r.path, err)

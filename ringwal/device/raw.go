@@ -15,6 +15,7 @@ type raw struct {
 	block    int
 	readOnly bool
 	pwritev2 bool // the kernel has it
+	isBlock  bool // a block device: no file system above it can be frozen, see aio
 
 	// users counts the calls that hold fd, plus closing once Close was
 	// called. The last one out closes fd: were it closed under a call, the

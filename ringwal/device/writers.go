@@ -26,8 +26,8 @@ type Write struct {
 }
 
 // Writers has one device written to, several writes at once, without making the caller
-// wait. A block device or a file is written by the kernel's asynchronous I/O where there is
-// one; other devices, and what the kernel cannot take at once, by a fixed set of goroutines.
+// wait. A block device is written by the kernel's asynchronous I/O where there is one; files,
+// other devices, and what the kernel cannot take at once, by a fixed set of goroutines.
 // Writes begin in the order of Submit and complete in any order.
 type Writers struct {
 	device    Device
@@ -64,7 +64,7 @@ func NewWriters(d Device, n int, listen Listen, completed func([]*Write)) *Write
 		left:      make(chan struct{}),
 		writing:   make([]*Write, n),
 	}
-	if r, ok := d.(*raw); ok && listen != nil {
+	if r, ok := d.(*raw); ok && r.isBlock && listen != nil {
 		w.kernel, _ = newAIO(r, listen, w.kernelWrote, w.kernelLeft) // goroutines do as well
 	}
 	w.busy.Store(int64(n))

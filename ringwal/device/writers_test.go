@@ -387,7 +387,7 @@ func TestADeviceIsClosedWhenItsStuckWritesHaveEnded(t *testing.T) {
 
 // A file that can only be written by waiting is left to the goroutines; the same answer
 // after writes have gone through is an error of the device.
-func TestAFileThatCannotButWaitIsWrittenByGoroutines(t *testing.T) {
+func TestADeviceThatCannotButWaitIsWrittenByGoroutines(t *testing.T) {
 	a := &aio{raw: newFile(t, 1<<20).(*raw), free: []int{0}}
 	if !a.handedBack(unix.EAGAIN) || a.handedBack(unix.EIO) || a.handedBack(0) || a.unfit {
 		t.Error("only what would have waited is handed back")
@@ -397,5 +397,15 @@ func TestAFileThatCannotButWaitIsWrittenByGoroutines(t *testing.T) {
 	}
 	if proven := (&aio{proven: true}); proven.handedBack(unix.EOPNOTSUPP) || proven.unfit {
 		t.Error("an error of the device is not final")
+	}
+}
+
+// io_submit waits for a file system that is frozen, whatever it was told.
+func TestP10_FilesAreWrittenByThreads(t *testing.T) {
+	path := newFile(t, 1<<20).Path()
+	w := NewWriters(mustOpen(t, path, OpenOptions{}), 1, listenApart, func([]*Write) {})
+	defer w.Stop(time.Minute)
+	if w.Engine() != EngineThreads {
+		t.Errorf("a file is written by %s", w.Engine())
 	}
 }
