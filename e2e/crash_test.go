@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	walsidecar "github.com/walsidecar/walsidecar/clients/go"
+	"github.com/walsidecar/walsidecar/ringwal/device"
 )
 
 var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 draws one")
@@ -56,6 +58,14 @@ func TestP2_KillNineUnderLoadOnALoopDevice(t *testing.T) {
 	h := newHost(t, "WAL="+dev)
 	h.env = without(h.env, "WALSIDECAR_WAL_SIZE")
 	h.must("format", dev, "--node", "loop")
+	p := h.serve()
+	var status struct {
+		Device struct{ Engine string }
+	}
+	if err := json.Unmarshal([]byte(h.must("status", "--json")), &status); err != nil || status.Device.Engine != device.EngineAIO {
+		t.Errorf("a device is written by %q (%v): what is tested here is asynchronous I/O", status.Device.Engine, err)
+	}
+	p.kill()
 	killUnderLoad(t, h)
 }
 

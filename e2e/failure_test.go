@@ -103,8 +103,23 @@ func frozenFilesystem(t *testing.T) (dir string, freeze, thaw func()) {
 }
 
 func TestP10_AStalledWriteIsFinalAndNobodyWaitsForIt(t *testing.T) {
-	dir, freeze, thaw := frozenFilesystem(t)
-	h := newHost(t, "WAL="+filepath.Join(dir, "wal"), "STALL=1s", "ADMIN=127.0.0.1:0", "ON_FATAL=park")
+	t.Run("file", func(t *testing.T) {
+		dir, freeze, thaw := frozenFilesystem(t)
+		stalledWriteIsFinal(t, newHost(t, "WAL="+filepath.Join(dir, "wal")), freeze, thaw)
+	})
+	t.Run("device", func(t *testing.T) { // whose writes are stuck below it
+		dir, freeze, thaw := frozenFilesystem(t)
+		dev := loopOver(t, filepath.Join(dir, "backing"), 64<<20, "--direct-io=on")
+		h := newHost(t, "WAL="+dev)
+		h.env = without(h.env, "WALSIDECAR_WAL_SIZE")
+		h.must("format", dev, "--node", "stalled")
+		stalledWriteIsFinal(t, h, freeze, thaw)
+	})
+}
+
+func stalledWriteIsFinal(t *testing.T, h *host, freeze, thaw func()) {
+	t.Helper()
+	h.set("STALL=1s", "ADMIN=127.0.0.1:0", "ON_FATAL=park")
 	p := h.serve()
 	url := adminURL(t, p)
 	h.must("append", "s", "before")
