@@ -1,16 +1,10 @@
 package session_test
 
 import (
-	"errors"
-	"fmt"
-	"os"
-	"os/exec"
-	"regexp"
-	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/walsidecar/walsidecar/session"
+	"github.com/walsidecar/walsidecar/tools/growth"
 	"github.com/walsidecar/walsidecar/wire"
 )
 
@@ -102,64 +96,13 @@ func (c *crowd) round() {
 	}
 }
 
-// growthVariable makes TestInstructionsPerAppend its own subject: SESSIONS,APPENDS.
-const growthVariable = "WALSIDECAR_TEST_GROWTH_WORK"
-
-// What a session takes for an append does not depend on how many there are. Instructions are
-// counted by valgrind, in a process of its own, as the difference between many appends and few,
-// so that starts do not count. WALSIDECAR_TEST_GROWTH asks for it.
+// What a session takes for an append does not depend on how many there are.
 func TestInstructionsPerAppend(t *testing.T) {
-	if work := os.Getenv(growthVariable); work != "" {
-		var sessions, appends int
-		if _, err := fmt.Sscanf(work, "%d,%d", &sessions, &appends); err != nil {
-			t.Fatal(err)
-		}
+	growth.InstructionsPerAppend(t, "sessions", []int{16, 256}, func(sessions, appends int) {
 		c := newCrowd(t, sessions)
 		c.one.Entries = []wire.Entry{{Stream: 1, Payload: make([]byte, growthRecordBytes)}}
 		for n := 0; n < appends; n += sessions * growthRequests {
 			c.round()
 		}
-		return
-	}
-	if os.Getenv("WALSIDECAR_TEST_GROWTH") == "" {
-		t.Skip("WALSIDECAR_TEST_GROWTH is not set: `make growth` does that")
-	}
-	const few, many = 100_000, 400_000
-	perAppend := func(sessions int) float64 {
-		return float64(instructions(t, sessions, many)-instructions(t, sessions, few)) / (many - few)
-	}
-	one := perAppend(1)
-	t.Logf("1 session: %.0f instructions per append of %d B", one, growthRecordBytes)
-	for _, sessions := range []int{16, 256} {
-		got := perAppend(sessions)
-		t.Logf("%d sessions: %.0f instructions per append, %.3f of one's", sessions, got, got/one)
-		if got > 1.1*one {
-			t.Errorf("%d sessions: %.0f instructions per append, with one session %.0f", sessions, got, one)
-		}
-	}
-}
-
-// instructions runs the work under valgrind and returns what it took.
-func instructions(t *testing.T, sessions, appends int) uint64 {
-	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", program, "-test.run=^"+t.Name()+"$")
-	// One goroutine at a time, and no collection that comes when it likes.
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d,%d", growthVariable, sessions, appends), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1")
-	out, err := cmd.CombinedOutput()
-	if errors.Is(err, exec.ErrNotFound) {
-		t.Skip("there is no valgrind")
-	}
-	found := regexp.MustCompile(`I\s+refs:\s+([\d,]+)`).FindSubmatch(out)
-	if err != nil || found == nil {
-		t.Fatalf("valgrind: %v\n%s", err, out)
-	}
-	n, err := strconv.ParseUint(strings.ReplaceAll(string(found[1]), ",", ""), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	})
 }

@@ -3,16 +3,12 @@ package stream
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"regexp"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
+	"github.com/walsidecar/walsidecar/tools/growth"
 )
 
 // plainDisk is a device in memory that does nothing but copy: what the core takes is not to
@@ -150,18 +146,9 @@ func (k *core) appends(streams []ID, appends int) {
 	}
 }
 
-// growthVariable makes TestInstructionsPerAppend its own subject: STREAMS,APPENDS.
-const growthVariable = "WALSIDECAR_TEST_GROWTH_WORK"
-
-// An append takes as many instructions in 20,000 streams as in one. Instructions are counted
-// by valgrind, in a process of its own, as the difference between many appends and few, so
-// that starts and streams do not count. WALSIDECAR_TEST_GROWTH asks for it: it takes minutes.
+// An append takes as many instructions in 20,000 streams as in one.
 func TestInstructionsPerAppend(t *testing.T) {
-	if work := os.Getenv(growthVariable); work != "" {
-		var streams, appends int
-		if _, err := fmt.Sscanf(work, "%d,%d", &streams, &appends); err != nil {
-			t.Fatal(err)
-		}
+	growth.InstructionsPerAppend(t, "streams", []int{100, 1000, 20_000}, func(streams, appends int) {
 		k := newCore(t, growthLogBytes)
 		ids := make([]ID, streams)
 		for i := range ids {
@@ -169,47 +156,5 @@ func TestInstructionsPerAppend(t *testing.T) {
 		}
 		k.sync()
 		k.appends(ids, appends)
-		return
-	}
-	if os.Getenv("WALSIDECAR_TEST_GROWTH") == "" {
-		t.Skip("WALSIDECAR_TEST_GROWTH is not set: `make growth` does that")
-	}
-	const few, many = 100_000, 400_000
-	perAppend := func(streams int) float64 {
-		return float64(instructions(t, streams, many)-instructions(t, streams, few)) / (many - few)
-	}
-	one := perAppend(1)
-	t.Logf("1 stream: %.0f instructions per append of %d B", one, growthRecordBytes)
-	for _, streams := range []int{100, 1000, 20_000} {
-		got := perAppend(streams)
-		t.Logf("%d streams: %.0f instructions per append, %.3f of one's", streams, got, got/one)
-		if got > 1.1*one {
-			t.Errorf("%d streams: %.0f instructions per append, with one stream %.0f", streams, got, one)
-		}
-	}
-}
-
-// instructions runs the work under valgrind and returns what it took.
-func instructions(t *testing.T, streams, appends int) uint64 {
-	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", program, "-test.run=^"+t.Name()+"$")
-	// One goroutine at a time, and no collection that comes when it likes.
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d,%d", growthVariable, streams, appends), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1")
-	out, err := cmd.CombinedOutput()
-	if errors.Is(err, exec.ErrNotFound) {
-		t.Skip("there is no valgrind")
-	}
-	found := regexp.MustCompile(`I\s+refs:\s+([\d,]+)`).FindSubmatch(out)
-	if err != nil || found == nil {
-		t.Fatalf("valgrind: %v\n%s", err, out)
-	}
-	n, err := strconv.ParseUint(strings.ReplaceAll(string(found[1]), ",", ""), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	})
 }
