@@ -83,7 +83,6 @@ func (n *Node) uploadRecovered(state *recovered) {
 	u.before = reader.New(reader.Config{Device: n.dev, Tail: n.tail, Superblock: &sb, Durable: end}).Frames()
 	u.frames.Store(u.before)
 	n.uploadControl()
-	u.running = true
 	u.uploader.Start()
 	u.uploader.Advance(end, u.dataEnd)
 	u.uploader.Flush()

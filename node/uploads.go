@@ -53,7 +53,6 @@ type uploads struct {
 	uploader *upload.Uploader
 	frames   atomic.Pointer[reader.Frames] // that the uploader reads
 	before   *reader.Frames                // of a start that makes room; nil: it did not have to
-	running  bool
 
 	// Of the start, then of the commit loop.
 	uploaded uint64 // in the manifest in force
@@ -335,7 +334,7 @@ func (n *Node) startUploads() {
 	}
 	u.frames.Store(n.reader.Frames())
 	n.advance()
-	if !u.running { // before the start
+	if u.before == nil { // else it runs already
 		u.uploader.Start()
 	}
 }
