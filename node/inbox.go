@@ -15,7 +15,7 @@ type inbox struct {
 	ready []*session.Session
 	done  []*device.Write
 	calls []func()
-	turn  *session.Turn
+	turn  *turn
 }
 
 func (b *inbox) putSession(s *session.Session) {
@@ -26,21 +26,21 @@ func (b *inbox) putSession(s *session.Session) {
 
 func (b *inbox) addSession(s *session.Session) {
 	b.putSession(s)
-	b.turn.Ring()
+	b.turn.ring()
 }
 
 func (b *inbox) addWrites(writes []*device.Write) {
 	b.mu.Lock()
 	b.done = append(b.done, writes...)
 	b.mu.Unlock()
-	b.turn.Ring()
+	b.turn.ring()
 }
 
 func (b *inbox) addCall(f func()) {
 	b.mu.Lock()
 	b.calls = append(b.calls, f)
 	b.mu.Unlock()
-	b.turn.Ring()
+	b.turn.ring()
 }
 
 // take moves everything into the given slices, which are reused.

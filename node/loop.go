@@ -63,7 +63,7 @@ func (n *Node) run() {
 	n.startUploads()
 	go n.superblocks()
 	go n.commitLoop()
-	n.inbox.turn.Ring()
+	n.inbox.turn.ring()
 }
 
 // commitLoop runs the commit loop whenever it is handed the turn, or something happened
@@ -72,7 +72,7 @@ func (n *Node) commitLoop() {
 	defer close(n.stopped)
 	defer n.sleeper.close()
 	for {
-		if !n.sleeper.sleep() && !n.inbox.turn.Claim() {
+		if !n.sleeper.sleep() && !n.inbox.turn.claim() {
 			continue
 		}
 		for !n.rounds(ownRounds) {
@@ -94,8 +94,8 @@ const (
 // serve runs the commit loop for what the caller has just brought, unless somebody runs it
 // already. The caller holds no lock.
 func (n *Node) serve() {
-	if n.inbox.turn.Claim() && !n.rounds(guestRounds) {
-		n.inbox.turn.HandOver()
+	if n.inbox.turn.claim() && !n.rounds(guestRounds) {
+		n.inbox.turn.handOver()
 	}
 }
 
@@ -108,12 +108,12 @@ func (n *Node) rounds(most int) bool {
 			continue
 		}
 		if most == ownRounds && n.wal.InFlight() == 0 {
-			n.loop.look.Before(n.inbox.turn.Rung) // a guest has other things to look at
+			n.loop.look.Before(n.inbox.turn.rung) // a guest has other things to look at
 		}
 		if at := n.loop.wakeAtNS; at != 0 {
 			n.sleeper.wakeAt(at, n.loop.nowNS)
 		}
-		if n.inbox.turn.Done() {
+		if n.inbox.turn.done() {
 			return true
 		}
 	}

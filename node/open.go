@@ -17,7 +17,6 @@ import (
 	"github.com/walsidecar/walsidecar/reader"
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
-	"github.com/walsidecar/walsidecar/session"
 	"github.com/walsidecar/walsidecar/stream"
 )
 
@@ -62,7 +61,7 @@ func openOn(ctx context.Context, c Config, dev device.Device) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no descriptors for the commit loop: %w", err)
 	}
-	n.sleeper, n.inbox.turn = sleeper, session.NewTurn(sleeper.handOver)
+	n.sleeper, n.inbox.turn = sleeper, newTurn(sleeper.handOver)
 	if err := n.bringUp(ctx); err != nil {
 		defer sleeper.close()
 		n.stopUploads()

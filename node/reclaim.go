@@ -136,7 +136,7 @@ func (n *Node) tryTrim() {
 		l.checkpointAt = head
 	}
 	if !l.trimWanted && !l.superBusy && l.chunk != nil {
-		n.inbox.turn.Ring() // nothing will be freed: what waited for it is to be refused
+		n.inbox.turn.ring() // nothing will be freed: what waited for it is to be refused
 	}
 }
 

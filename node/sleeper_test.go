@@ -151,12 +151,12 @@ func TestTheSleeperIsWokenInTime(t *testing.T) {
 func TestAGuestMayRunTheLastRound(t *testing.T) {
 	r := newRig(t)
 	n := r.node
-	until(t, "the loop does not rest", n.inbox.turn.Claim) // now a guest has the turn
+	until(t, "the loop does not rest", n.inbox.turn.claim) // now a guest has the turn
 	n.inbox.addCall(func() { n.loop.quit = true })
 	if n.rounds(guestRounds) || !n.loop.ended {
 		t.Fatal("the guest did not run the last round")
 	}
-	n.inbox.turn.HandOver()
+	n.inbox.turn.handOver()
 	<-n.stopped
 	if err := n.Abandon(); err != nil {
 		t.Error(err)

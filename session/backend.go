@@ -21,7 +21,7 @@ type Backend interface {
 	Ready(s *Session)
 
 	// Serve is Ready for goroutines that have time and hold no lock: the commit loop may
-	// run on them for a while, see Turn.
+	// run on them for a while.
 	Serve(s *Session)
 
 	// Listen calls heard at least once after each ring of the bell, also one that came

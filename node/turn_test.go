@@ -1,19 +1,17 @@
-package session_test
+package node
 
 import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/walsidecar/walsidecar/session"
 )
 
-// What is put before Claim or Ring is found by the loop, which never runs twice at once,
+// What is put before claim or ring is found by the loop, which never runs twice at once,
 // whoever runs it.
 func TestTurnLosesNothingAndIsHeldByOne(t *testing.T) {
 	const guests, each = 8, 2000
 	own := make(chan struct{}, 1)
-	turn := session.NewTurn(func() { own <- struct{}{} })
+	turn := newTurn(func() { own <- struct{}{} })
 	var put, found, running atomic.Int64
 	all := make(chan struct{})
 	run := func(most int) bool {
@@ -25,7 +23,7 @@ func TestTurnLosesNothingAndIsHeldByOne(t *testing.T) {
 				close(all)
 			}
 			running.Add(-1)
-			if turn.Done() {
+			if turn.done() {
 				return true
 			}
 		}
@@ -43,9 +41,9 @@ func TestTurnLosesNothingAndIsHeldByOne(t *testing.T) {
 			for i := range each {
 				put.Add(1)
 				if (guest+i)%2 == 0 {
-					turn.Ring()
-				} else if turn.Claim() && !run(2) {
-					turn.HandOver()
+					turn.ring()
+				} else if turn.claim() && !run(2) {
+					turn.handOver()
 				}
 			}
 		})
