@@ -15,7 +15,6 @@ import (
 	"github.com/walsidecar/walsidecar/ringwal"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 	"github.com/walsidecar/walsidecar/upload/store/simstore"
-	"github.com/walsidecar/walsidecar/wire"
 )
 
 // reserved puts a disk with reservations in the place of the log's file: every start from
@@ -140,17 +139,7 @@ func TestP6_AnOwnerThatLosesItsFenceStops(t *testing.T) {
 	if err := rival.Preempt(key, s.node.hold.key, true); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-s.node.Failed():
-		if e := new(wire.Error); !errors.As(err, &e) || e.Code != wire.CodeFenced {
-			t.Errorf("it stopped with %v", err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Fatal("it goes on")
-	}
-	if _, refused := d.appendOrRefused(id, []byte("late")); refused == nil || refused.Code != wire.CodeFenced {
-		t.Errorf("an append after that: %+v", refused)
-	}
+	s.stopsFenced(d, id)
 	_ = s.node.Close(context.Background())
 	if st, err := rival.Read(); err != nil || st.Holder != key {
 		t.Errorf("the device is held by %+v, %v", st, err)

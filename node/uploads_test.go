@@ -66,6 +66,23 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
+// stopsFenced waits until the log stops because it is another's, and sees an append to it
+// refused for that.
+func (s *storeRig) stopsFenced(d *door, stream uint64) {
+	s.t.Helper()
+	select {
+	case err := <-s.node.Failed():
+		if e := new(wire.Error); !errors.As(err, &e) || e.Code != wire.CodeFenced {
+			s.t.Errorf("it stopped with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		s.t.Fatal("it goes on")
+	}
+	if _, refused := d.appendOrRefused(stream, []byte("late")); refused == nil || refused.Code != wire.CodeFenced {
+		s.t.Errorf("an append after that: %+v", refused)
+	}
+}
+
 // appendOrRefused appends one record; refused is the answer that was not an ack.
 func (d *door) appendOrRefused(stream uint64, payload []byte) (offset uint64, refused *wire.Error) {
 	d.t.Helper()
@@ -199,17 +216,7 @@ func TestP6_AnOwnerThatLostTheManifestStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.append(id, []byte("not known to be lost yet"))
-	select {
-	case err := <-s.node.Failed():
-		if e := new(wire.Error); !errors.As(err, &e) || e.Code != wire.CodeFenced {
-			t.Errorf("it stopped with %v", err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Fatal("it goes on")
-	}
-	if _, refused := d.appendOrRefused(id, []byte("late")); refused == nil || refused.Code != wire.CodeFenced {
-		t.Errorf("an append after that: %+v", refused)
-	}
+	s.stopsFenced(d, id)
 	if after := s.manifest(); after.Incarnation != [16]byte{9} || after.Uploaded != m.Uploaded {
 		t.Errorf("the fenced owner changed the manifest: %+v", after)
 	}

@@ -30,19 +30,6 @@ func TestP9_BellsForNothingAreNotHeard(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.OfferShm()
-	put := func(in []byte) {
-		for len(in) > 0 {
-			into, err := s.ReadBuffer()
-			if err != nil {
-				t.Fatal(err)
-			}
-			n := copy(into, in)
-			in = in[n:]
-			if err := s.Received(n); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 	take := func() []byte {
 		first, _, err := s.NextWrite()
 		if err != nil {
@@ -50,10 +37,10 @@ func TestP9_BellsForNothingAreNotHeard(t *testing.T) {
 		}
 		return first
 	}
-	put((&wire.Hello{VersionMin: 1, VersionMax: 1, Features: wire.FeatureShm}).AppendTo(nil, 0))
+	put(t, s, (&wire.Hello{VersionMin: 1, VersionMax: 1, Features: wire.FeatureShm}).AppendTo(nil, 0))
 	take()
 	s.Written(nil)
-	put((&wire.ShmOpen{RingBytes: shm.MinRingBytes}).AppendTo(nil, 1))
+	put(t, s, (&wire.ShmOpen{RingBytes: shm.MinRingBytes}).AppendTo(nil, 1))
 	var info wire.ShmInfo
 	hd, body, _, _, err := wire.Message(take())
 	if err != nil || hd.Type != wire.TypeShmInfo || info.Decode(hd, body) != nil {

@@ -316,3 +316,19 @@ func (h *host) connect() *door {
 func oneAppend(stream uint64, payload []byte) *wire.Append {
 	return &wire.Append{Entries: []wire.Entry{{Stream: stream, Payload: payload}}}
 }
+
+// put gives a session without a transport what its client sends.
+func put(t *testing.T, s *session.Session, in []byte) {
+	t.Helper()
+	for len(in) > 0 {
+		into, err := s.ReadBuffer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := copy(into, in)
+		in = in[n:]
+		if err := s.Received(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

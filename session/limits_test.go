@@ -337,26 +337,13 @@ func TestAppendsDoNotAllocate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put := func(in []byte) {
-		for len(in) > 0 {
-			into, err := s.ReadBuffer()
-			if err != nil {
-				t.Fatal(err)
-			}
-			n := copy(into, in)
-			in = in[n:]
-			if err := s.Received(n); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 	get := func() {
 		if _, _, err := s.NextWrite(); err != nil {
 			t.Fatal(err)
 		}
 		s.Written(nil)
 	}
-	put(hello.AppendTo(nil, 0))
+	put(t, s, hello.AppendTo(nil, 0))
 	get()
 	const perRound = 50
 	var talk []byte
@@ -367,7 +354,7 @@ func TestAppendsDoNotAllocate(t *testing.T) {
 		for i := range uint64(perRound) {
 			talk = one.AppendTo(talk, request+i)
 		}
-		put(talk)
+		put(t, s, talk)
 		for len(b.ready) > 0 {
 			<-b.ready
 		}
