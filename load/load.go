@@ -13,7 +13,6 @@ import (
 	"time"
 
 	walsidecar "github.com/walsidecar/walsidecar/clients/go"
-	"github.com/walsidecar/walsidecar/ringwal/device"
 )
 
 // Cell is one measurement.
@@ -136,18 +135,22 @@ func (g *generator) remove(ctx context.Context) error {
 // phase makes the load for so long and waits for what is in flight; collect then
 // has its numbers, apart so that it does not count as the load's processor time.
 func (g *generator) phase(ctx context.Context, d time.Duration, into *tally) error {
+	open := g.web == nil && g.cell.RatePerSecond > 0
 	producers := make([]producer, g.cell.Producers)
+	if open {
+		producers = producers[:len(g.sessions)] // one sends for all that share a session
+	}
 	start := time.Now()
 	var group sync.WaitGroup
 	for i := range producers {
 		p := &producers[i]
-		*p = producer{g: g, number: i, session: i % len(g.sessions), start: start, until: start.Add(d)}
+		*p = producer{g: g, number: i, of: len(producers), session: i % len(g.sessions), start: start, until: start.Add(d)}
 		group.Go(func() {
 			switch {
 			case g.web != nil:
 				p.overHTTP(ctx)
-			case g.cell.RatePerSecond > 0:
-				p.openLoop(ctx)
+			case open:
+				p.openLoop(ctx, max(g.cell.Producers*g.cell.InFlight/len(producers), 1))
 			default:
 				p.closedLoop(ctx)
 			}
@@ -189,7 +192,8 @@ func (g *generator) trim(ctx context.Context, through *walsidecar.Client) error 
 // producer appends records in one phase.
 type producer struct {
 	g       *generator
-	number  int
+	number  int // of so many
+	of      int
 	session int
 	start   time.Time
 	until   time.Time
@@ -262,55 +266,10 @@ func (p *producer) countUntimed() {
 	c.mu.Unlock()
 }
 
-// openSettle is how long an open loop goes in each turn before it is timed: the load is not
-// one that stops and starts, but the turns that it takes with the raw device are, and what both
-// processes take to wake from them, up to 10 ms, would be the tail.
-const openSettle = 50 * time.Millisecond
-
-// openLoop sends at the times that the rate gives, late ones at once, as far as
-// InFlight allows; latency counts from those times.
-func (p *producer) openLoop(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	inFlight := make(chan flying, p.g.cell.InFlight)
-	var failed error
-	var sender sync.WaitGroup
-	sender.Go(func() {
-		defer close(inFlight)
-		for {
-			due := p.due(p.sent)
-			if due.After(p.until) {
-				return
-			}
-			if early := time.Until(due); early > 0 {
-				device.SleepUntil(device.NowNS() + int64(early))
-			}
-			ticket, err := p.submit(ctx)
-			if err != nil {
-				failed = err
-				return
-			}
-			p.sent++
-			inFlight <- flying{ticket, due}
-		}
-	})
-	for f := range inFlight {
-		if p.err == nil {
-			if p.wait(ctx, &f); p.err != nil {
-				cancel()
-			}
-		}
-	}
-	sender.Wait()
-	if p.err == nil {
-		p.err = failed
-	}
-}
-
 // due is when the producer's n-th record is to be sent in an open loop.
 func (p *producer) due(n int) time.Time {
 	interval := float64(time.Second) / p.g.cell.RatePerSecond
-	return p.start.Add(time.Duration(float64(n*p.g.cell.Producers+p.number) * interval))
+	return p.start.Add(time.Duration(float64(n*p.of+p.number) * interval))
 }
 
 // record is the producer's n-th record.
