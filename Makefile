@@ -51,7 +51,7 @@ soak: ## what takes too long for every change: two processes on one ring for SOA
 	-run '^Test(P2_KillNineUnderLoadWithAStore|P2_AppendedIsReadHotColdAndByStore|P12_AnOutageFillsTheLogAndHeals|TheMemoryBudgetHolds)$$' ./e2e
 
 growth: ## instructions per append do not grow with streams and sessions (valgrind); memory of each: minutes
-	WALSIDECAR_TEST_GROWTH=1 $(GO) test -count=1 -timeout 30m -v -run '^Test(InstructionsPerAppend|MemoryOfClientsAndStreams)$$' ./stream ./session ./e2e
+	WALSIDECAR_TEST_GROWTH=1 $(GO) test -count=1 -timeout 30m -v -run '^Test(InstructionsPerAppend|MemoryOfClientsAndStreams)$$' ./stream ./shm ./session ./e2e
 
 soak-hour: ## memory, descriptors, goroutines and latency of a sidecar stay flat for SOAK (1h)
 	WALSIDECAR_TEST_SOAK=$(or $(SOAK),1h) $(GO) test -count=1 -timeout 0 -v -run '^TestNothingGrowsWithTime$$' ./e2e
