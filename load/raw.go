@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/walsidecar/walsidecar/node"
 	"github.com/walsidecar/walsidecar/ringwal/device"
 )
 
@@ -121,44 +120,6 @@ func (r *Raw) oneByOne(frameBytes int, d time.Duration) error {
 		r.latency.Record(time.Since(before))
 	}
 	return nil
-}
-
-// openLoop writes at the times that the rate gives, late ones at once, with as many in
-// flight as a sidecar has; latency counts from those times.
-func (r *Raw) openLoop(frameBytes int, perSecond float64, d time.Duration) error {
-	var mu sync.Mutex
-	var failed error
-	startedNS, n := device.NowNS(), 0
-	var group sync.WaitGroup
-	for range node.WritersInFlight {
-		group.Go(func() {
-			for {
-				mu.Lock()
-				due := time.Duration(float64(n) / perSecond * float64(time.Second))
-				stop := due >= d || failed != nil
-				at := int64(0)
-				if n++; !stop {
-					at = r.place(frameBytes)
-				}
-				mu.Unlock()
-				if stop {
-					return
-				}
-				device.SleepUntil(startedNS + int64(due))
-				err := r.dev.WriteSync(r.arena.Bytes()[:frameBytes], at)
-				mu.Lock()
-				if due >= openSettle || d <= openSettle {
-					r.latency.Record(time.Duration(device.NowNS()-startedNS) - due)
-				}
-				if err != nil {
-					failed = err
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	group.Wait()
-	return failed
 }
 
 // place is where the next write of n bytes goes.
