@@ -108,6 +108,7 @@ func (n *Node) giveBack(err error) error {
 func (n *Node) finished() bool {
 	l := &n.loop
 	if l.quit {
+		n.leaveSessions()
 		close(n.super)
 		return true
 	}
@@ -140,6 +141,33 @@ func (n *Node) finished() bool {
 		}
 	}
 	return false
+}
+
+// leaveSessions lets go of the sessions, in the loop's last round: the process, and what their
+// clients take of its memory, may outlive the log.
+func (n *Node) leaveSessions() {
+	l := &n.loop
+	if l.chunk != nil {
+		l.chunk.Release()
+		l.chunk = nil
+	}
+	for _, s := range append(l.ready, n.inbox.end()...) {
+		n.tellEnd(s)
+	}
+	l.ready = nil
+	for ; l.answers.head < l.answers.tail; l.answers.head++ { // these wait for what nobody sees
+		a := &l.answers.ring[l.answers.head&uint64(len(l.answers.ring)-1)]
+		n.tellEnd(a.session)
+	}
+}
+
+// tellEnd tells a session that the commit loop has ended.
+func (n *Node) tellEnd(s *session.Session) {
+	if e := n.refusing.Load(); e != nil {
+		s.LogEnded(e.Code, e.Message)
+		return
+	}
+	s.LogEnded(wire.CodeDraining, "the log is not served here any more")
 }
 
 // stopError is what clients are told once the log takes nothing more.

@@ -15,18 +15,18 @@ type inbox struct {
 	ready []*session.Session
 	done  []*device.Write
 	calls []func()
+	ended bool // nobody takes anything any more
 	turn  *turn
 }
 
-func (b *inbox) putSession(s *session.Session) {
+// putSession reports whether the loop, which is not rung, will see s: it may have ended.
+func (b *inbox) putSession(s *session.Session) bool {
 	b.mu.Lock()
-	b.ready = append(b.ready, s)
-	b.mu.Unlock()
-}
-
-func (b *inbox) addSession(s *session.Session) {
-	b.putSession(s)
-	b.turn.ring()
+	defer b.mu.Unlock()
+	if !b.ended {
+		b.ready = append(b.ready, s)
+	}
+	return !b.ended
 }
 
 func (b *inbox) addWrites(writes []*device.Write) {
@@ -36,9 +36,12 @@ func (b *inbox) addWrites(writes []*device.Write) {
 	b.turn.ring()
 }
 
+// addCall has the loop call f, unless it has ended: who waits for f waits for that too.
 func (b *inbox) addCall(f func()) {
 	b.mu.Lock()
-	b.calls = append(b.calls, f)
+	if !b.ended {
+		b.calls = append(b.calls, f)
+	}
 	b.mu.Unlock()
 	b.turn.ring()
 }
@@ -53,4 +56,12 @@ func (b *inbox) take(ready []*session.Session, done []*device.Write, calls []fun
 	clear(b.calls)
 	b.ready, b.done, b.calls = b.ready[:0], b.done[:0], b.calls[:0]
 	return ready, done, calls
+}
+
+// end returns the sessions that nobody has taken. Nothing is put in any more.
+func (b *inbox) end() (ready []*session.Session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended, ready, b.ready = true, b.ready, nil
+	return ready
 }

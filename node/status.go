@@ -196,11 +196,20 @@ func (n *Node) fillWelcome(sb *ringwal.Superblock) {
 func (n *Node) Engine() string { return n.writers.Engine() }
 
 // Ready says that s has requests for the commit loop.
-func (n *Node) Ready(s *session.Session) { n.inbox.addSession(s) }
+func (n *Node) Ready(s *session.Session) {
+	if !n.inbox.putSession(s) {
+		n.tellEnd(s)
+		return
+	}
+	n.inbox.turn.ring()
+}
 
 // Serve is Ready, and may run the commit loop on the caller's goroutine.
 func (n *Node) Serve(s *session.Session) {
-	n.inbox.putSession(s)
+	if !n.inbox.putSession(s) {
+		n.tellEnd(s)
+		return
+	}
 	n.serve()
 }
 
@@ -212,11 +221,16 @@ func (n *Node) Opened(*session.Session) error {
 	if e := n.refusing.Load(); e != nil {
 		return e
 	}
-	return nil
+	select {
+	case <-n.stopped: // without having been drained
+		return ErrDraining
+	default:
+		return nil
+	}
 }
 
 // Closed lets go of the producers that s used, once what it left behind is decided.
 func (n *Node) Closed(s *session.Session) {
 	n.inbox.addCall(func() { n.loop.gone[s] = struct{}{} })
-	n.inbox.addSession(s) // for the look whether it left anything
+	n.Ready(s) // for the look whether it left anything
 }

@@ -17,7 +17,8 @@ type Backend interface {
 	Welcome() wire.Welcome
 
 	// Ready says that s has chunks for the commit loop. It must not block; a
-	// session that is queued already stays queued once. It can come after Closed.
+	// session that is queued already stays queued once. It can come after Closed, and after
+	// the commit loop has ended: see Session.LogEnded.
 	Ready(s *Session)
 
 	// Serve is Ready for goroutines that have time and hold no lock: the commit loop may

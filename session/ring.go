@@ -15,7 +15,7 @@ import (
 // reads the messages where they lie.
 //
 // s.ring is set by the reading goroutine before any request of the session reaches
-// the commit loop, and taken away by the commit loop, both with s.mu held.
+// the commit loop, and taken away by the commit loop, or LogEnded, both with s.mu held.
 type ring struct {
 	door   *shm.Door
 	bytes  int64  // taken from the budget
@@ -248,8 +248,8 @@ func (s *Session) ringChunk(r *ring) *Chunk {
 // the client has to send again lies there, and it needs a moment to copy it.
 const ringGrace = 2 * time.Second
 
-// closeRing gives the memory back. Called by the commit loop, with s.mu held, when
-// nobody else uses the ring any more.
+// closeRing gives the memory back. Called by the commit loop, or after its end, with s.mu
+// held, when nobody else uses the ring any more.
 func (s *Session) closeRing() {
 	r, host := s.ring, s.host
 	s.ring = nil

@@ -195,6 +195,21 @@ func (s *Session) Finish() {
 	s.host.remove(s)
 }
 
+// LogEnded says that the commit loop has ended: no chunk is popped and nothing answered any
+// more. It is Goodbye, and the session gives back what it holds once its door has finished.
+// The Backend calls it, with no chunk popped, for every session that is ready then, and instead
+// of whatever it does at a Ready or Closed that comes later. It does not block.
+func (s *Session) LogEnded(code wire.Code, message string) {
+	s.Goodbye(code, message)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.discard() // a client that left by itself may have sent something before
+	if s.ring != nil && s.finished && s.popped == 0 {
+		s.closeRing()
+	}
+	s.settle()
+}
+
 // settle gives back what a finished session holds, once the commit loop has
 // released the last chunk. Called with s.mu held.
 func (s *Session) settle() {
