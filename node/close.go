@@ -98,8 +98,13 @@ func (n *Node) giveBack(err error) error {
 		n.log.Warn("end the use of the fence", "error", err)
 	}
 	if stuck := n.writers.Stop(stopPatience); len(stuck) > 0 {
-		// The kernel may still read their memory: the mapping stays.
+		// The kernel may still read their memory: it stays.
 		return errors.Join(err, fmt.Errorf("%d writes are stuck in the kernel", len(stuck)), n.dev.Close())
+	}
+	select {
+	case <-n.stopped:
+		n.tail.Empty()
+	default: // the loop builds frames there, maybe
 	}
 	return errors.Join(err, n.dev.Close())
 }

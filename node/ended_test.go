@@ -112,7 +112,14 @@ func TestP12_ALogThatHasEndedKeepsNoMemoryOfItsClients(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+				hot := s.node.reader.Durable() - 1
+				if !s.node.tail.Holds(hot, 1) {
+					t.Fatal("the log's memory holds nothing")
+				}
 				end(s, clients)
+				if s.node.tail.Holds(hot, 1) {
+					t.Error("the log's own memory is still there")
+				}
 				for _, c := range clients {
 					_ = c.Close()
 				}

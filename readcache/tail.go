@@ -8,6 +8,7 @@ package readcache
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,7 @@ var ErrTailTooSmall = errors.New("readcache: tail too small")
 // position itself. The second look is an atomic read-modify-write, since a plain
 // atomic load would let arm64 move the copy's loads behind it.
 //
-// Acquire, Shrink and Publish belong to one goroutine; Copy may be called from any.
+// Acquire, Shrink, Publish and Empty belong to one goroutine; Copy may be called from any.
 type Tail struct {
 	mem  []byte // 2 × size bytes: the same pages twice
 	size uint64
@@ -123,6 +124,13 @@ func (t *Tail) Copy(dst []byte, position uint64) int {
 		return 0
 	}
 	return n
+}
+
+// Empty gives the pages back, once no frame is built or written in them any more: nothing
+// can be read from then on. Readers may still try, so the addresses stay mapped until Close.
+func (t *Tail) Empty() {
+	t.low.Store(math.MaxUint64)
+	_ = unix.Madvise(t.mem[:t.size], unix.MADV_REMOVE) // at worst they live as long as the process
 }
 
 // Close unmaps the memory. No goroutine may use the tail, nor memory acquired

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func fill(b []byte, position uint64) {
@@ -133,4 +135,53 @@ func TestTailReadersNeverSeeTornBytes(t *testing.T) {
 	if copied.Load() == 0 {
 		t.Fatal("the readers never copied anything")
 	}
+}
+
+// An empty tail shows nothing, to readers that look meanwhile either, and holds no memory.
+func TestAnEmptyTailHoldsNothing(t *testing.T) {
+	tail := newTail(t, 0)
+	b := tail.Acquire(0, MinTailBytes)
+	fill(b, 0)
+	tail.Publish(MinTailBytes)
+	stop, looked := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(looked)
+		got, want := make([]byte, 64<<10), make([]byte, 64<<10)
+		fill(want, 1<<20)
+		for {
+			if n := tail.Copy(got, 1<<20); !bytes.Equal(got[:n], want[:n]) {
+				t.Error("other bytes than were written there")
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	tail.Empty()
+	close(stop)
+	<-looked
+	if n := tail.Copy(make([]byte, 4096), 1<<20); n != 0 || tail.Holds(1<<20, 1) {
+		t.Errorf("%d bytes can be read", n)
+	}
+	if !removes(t) {
+		t.Skip("pages are not given back here: an emulator or a sandbox")
+	}
+	if bytes.ContainsFunc(b, func(r rune) bool { return r != 0 }) {
+		t.Error("the pages are still there")
+	}
+}
+
+// removes reports whether the kernel takes shared pages back.
+func removes(t *testing.T) bool {
+	t.Helper()
+	mem, err := mapTwice(unix.Getpagesize())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unmapTwice(mem, len(mem)/2) }()
+	mem[0] = 1
+	_ = unix.Madvise(mem[:len(mem)/2], unix.MADV_REMOVE)
+	return mem[0] == 0
 }
