@@ -225,16 +225,23 @@ def headers(block):
 
 
 def items(body, base):
-    at = 0
+    at, before = 0, None  # the producer part of the batch right before
     while at < len(body):
         length, kind, flags, count = struct.unpack_from("<IBBH", body, at)
         part, position = body[at + 8:at + length], base + at
         item = {"item": ITEMS.get(kind, kind), "position": position}
         at += -(-length // 8) * 8
         if kind == 1:
-            if flags & 1:
-                item["producer"], item["sequence"], item["acked"] = struct.unpack_from("<3Q", part)
-                part = part[24:]
+            if flags == 1:
+                before, part = struct.unpack_from("<3Q", part), part[24:]
+            elif flags == 2 and before and before[1] < MASK:
+                before = (before[0], before[1] + 1, before[2])
+            elif flags:
+                raise Damage(position, position + length, f"a batch with flags {flags}, behind {before}")
+            else:
+                before = None
+            if before:
+                item["producer"], item["sequence"], item["acked"] = before
             yield item | {"count": count}
             for _ in range(count):
                 checksum, stream, offset, timestamp, head, size = struct.unpack_from("<QQQqII", part)
@@ -244,6 +251,7 @@ def items(body, base):
                        "headers": headers(part[40:40 + head]), **text(part[40 + head:40 + head + size])}
                 part = part[-(-(40 + head + size) // 8) * 8:]
             continue
+        before = None
         item["producer_id" if kind in (2, 8, 9, 10, 11) else "stream_id"] = struct.unpack_from("<Q", part)[0]
         if kind == 2:
             item["sequence"], item["acked"], item["actual"], item["code"], item["entry"] = struct.unpack_from("<3QHH", part, 8)

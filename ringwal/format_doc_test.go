@@ -170,21 +170,32 @@ func (d *dump) frame(w *world, p uint64) uint64 {
 	return p + uint64(length)
 }
 
+var flagsName = map[byte]string{0: "flags", 1: "flags, a producer part follows", 2: "flags, continued: the same producer, the next sequence"}
+
 func (d *dump) items(body int) {
 	end := d.at + body
 	for d.at < end {
 		start, length := d.at, int(binary.LittleEndian.Uint32(d.b[d.at:]))
 		d.u32("item: length")
-		kind, count := d.b[d.at], int(binary.LittleEndian.Uint16(d.b[d.at+2:]))
+		kind, flags, count := d.b[d.at], d.b[d.at+1], int(binary.LittleEndian.Uint16(d.b[d.at+2:]))
 		d.number(1, "kind")
-		d.number(1, "flags")
+		d.number(1, flagsName[flags])
 		d.number(2, "count")
 		switch kind {
 		case 3:
 			d.u64("stream created: id")
 			d.u64("timestamp, ns")
 			d.field(start+length-d.at, "name")
+		case 8:
+			d.u64("session producer opened: id")
+			d.u32("window")
+			d.u32("zero")
 		case 1:
+			if flags&1 != 0 {
+				d.u64("producer id")
+				d.u64("sequence")
+				d.u64("acked")
+			}
 			for range count {
 				d.record()
 			}

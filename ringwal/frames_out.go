@@ -49,6 +49,15 @@ func (l *Log) Reserve(c Class, n, records int) (dst []byte, position uint64, err
 	return l.open.Buf[from : from+n : from+n], l.open.Position + uint64(from), nil
 }
 
+// OpenEnd is where the next item goes if it takes no more than left bytes, padding
+// included: behind the last one, in the same frame. 0, 0: no frame is open.
+func (l *Log) OpenEnd() (position uint64, left int) {
+	if l.open == nil {
+		return 0, 0
+	}
+	return l.open.Position + uint64(l.openUsed), len(l.open.Buf) - l.openUsed
+}
+
 // admit tells whether the log takes items at all.
 func (l *Log) admit(n int) error {
 	switch {

@@ -68,7 +68,7 @@ func goReader(t *testing.T, w *world) (lines []string) {
 			return nil
 		}
 		return stream.Items(f.Body, f.Position, func(it *stream.Item) error {
-			add("item %s %d", it.Kind, it.Position)
+			add("item %s %d of %d: %d, %d", it.Kind, it.Position, it.Producer, it.Sequence, it.Acked)
 			var r stream.Record
 			for it.Kind == stream.KindBatch && it.NextRecord(&r) {
 				payload := string(r.Payload)
@@ -92,7 +92,15 @@ func told(line map[string]any) string {
 			line["epoch"], line["durable"], line["records"], line["sum"])
 	}
 	if kind, ok := line["item"]; ok {
-		return fmt.Sprintf("item %s %v", kind, line["position"])
+		number := func(names ...string) any {
+			for _, name := range names {
+				if v, ok := line[name]; ok {
+					return v
+				}
+			}
+			return 0
+		}
+		return fmt.Sprintf("item %s %v of %v: %v, %v", kind, line["position"], number("producer", "producer_id"), number("sequence"), number("acked"))
 	}
 	if offset, ok := line["record"]; ok {
 		headers := 0

@@ -142,7 +142,8 @@ func (w *world) append(b stream.Batch) error {
 	return w.c.Append(w.nowNS, &b, &r)
 }
 
-// smallLog is the log that docs/format.md shows: one start, one stream, one batch.
+// smallLog is the log that docs/format.md shows: one start, one stream, a batch, and two of a
+// producer.
 func smallLog(t testing.TB) *world {
 	w := newWorld(t, ringwal.MinLogBytes, ringwal.FormatOptions{})
 	orders := w.create("orders")
@@ -150,6 +151,11 @@ func smallLog(t testing.TB) *world {
 		entry(orders, "first order"),
 		entry(orders, "second order", "trace", "7f"),
 	}}))
+	session, err := w.c.OpenSessionProducer(16, 0x123456)
+	w.must(err)
+	for sequence, payload := range []string{"third", "fourth order"} {
+		w.must(w.append(stream.Batch{Producer: session.ID, Sequence: uint64(1 + sequence), Entries: []stream.Entry{entry(orders, payload)}}))
+	}
 	w.drive()
 	w.log.Seal(0)
 	w.drive()
@@ -177,6 +183,14 @@ func richLog(t testing.TB) *world {
 		t.Fatal("not refused")
 	}
 	w.must(w.append(stream.Batch{Producer: named.ID, Sequence: 1 << 40, Entries: []stream.Entry{entry(b, "\x00\x01\xff")}}))
+	for n := range uint64(6) { // some of them continue the one before
+		of := stream.Batch{Producer: session.ID, Sequence: 3 + n, Acked: n / 3, Entries: []stream.Entry{entry(a, "again")}}
+		w.must(w.append(of))
+		if n == 4 {
+			w.must(w.append(stream.Batch{Producer: named.ID, Sequence: 1<<40 + 1, Entries: []stream.Entry{entry(a, "x"), entry(b, "y")}}))
+			w.must(w.append(stream.Batch{Producer: named.ID, Sequence: 1<<40 + 2, Entries: []stream.Entry{entry(a, "x")}}))
+		}
+	}
 	_, err = w.c.SetToken(a, nil, []byte("secret"))
 	w.must(err)
 	_, err = w.c.SetToken(a, []byte("secret"), nil)

@@ -25,10 +25,18 @@ type Committer struct {
 	geometry ringwal.Geometry
 	decided  uint64
 	staged   []*streamState // of the entries of the batch being checked
+	last     lastBatch      // of a producer
 
 	checkpoint   []byte // the newest encoded checkpoint; the log reads it while it writes it
 	checkpointAt uint64 // head when it was handed over
 	asked        bool   // a checkpoint was handed over in this run
+}
+
+// lastBatch is the newest batch of a producer that was written, and where it ends: the
+// next one continues it where it lies there, in the same frame.
+type lastBatch struct {
+	producerPart
+	end uint64
 }
 
 // NewCommitter goes on with the state that recovery left, on a started log.
@@ -82,8 +90,10 @@ func (c *Committer) Append(nowNS int64, b *Batch, r *Result) error {
 	return c.commit(p, b, r, size)
 }
 
-// commit writes the staged batch of size bytes and makes it the state.
+// commit writes the staged batch, of size bytes where it continues no other, and makes
+// it the state.
 func (c *Committer) commit(p *producer, b *Batch, r *Result, size int) error {
+	flags, size := c.form(b, size)
 	if !c.leavesRoomToTrim(ringwal.ClassAppend, size) {
 		return ringwal.ErrFull
 	}
@@ -96,7 +106,7 @@ func (c *Committer) commit(p *producer, b *Batch, r *Result, size int) error {
 		s.encodeNext = s.next
 		r.Placed = append(r.Placed, Placed{Stream: s.id, First: s.next, Count: uint32(s.stagedNext - s.next)})
 	}
-	at := putBatchStart(dst, b)
+	at := putBatchStart(dst, b, flags)
 	for i := range b.Entries {
 		s := c.staged[i]
 		at += putRecord(dst[at:], &b.Entries[i], s.encodeNext, s.stagedLast)
@@ -104,11 +114,27 @@ func (c *Committer) commit(p *producer, b *Batch, r *Result, size int) error {
 	}
 	c.table.commitStaged(p, b.Sequence, b.Acked, position)
 	r.Position = position
+	c.decided = position + uint64(size)
 	if p != nil {
 		r.LastSequence = p.last
+		c.last = lastBatch{producerPart{b.Producer, b.Sequence, b.Acked}, c.decided}
 	}
-	c.decided = position + uint64(size)
 	return nil
+}
+
+// form returns the flags that the batch, of size bytes with a producer part, is written
+// with, and the bytes that it then takes. It continues the last one wherever it can.
+func (c *Committer) form(b *Batch, size int) (flags uint8, bytes int) {
+	if b.Producer == 0 {
+		return 0, size
+	}
+	// No other item lies between, and no new frame begins: the position is the proof.
+	end, left := c.log.OpenEnd()
+	next := producerPart{b.Producer, b.Sequence - 1, b.Acked}
+	if size-producerBytes <= left && end == c.last.end && next == c.last.producerPart {
+		return flagContinued, size - producerBytes
+	}
+	return flagProducer, size
 }
 
 // checkRequest checks what no state decides and returns the size of the batch's

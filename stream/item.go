@@ -48,7 +48,7 @@ func (k Kind) String() string {
 //
 //	length u32    with this header, without the padding behind it
 //	kind u8
-//	flags u8      of a batch: 1 a producer part follows; else 0
+//	flags u8      of a batch: 1 a producer part follows, 2 continued; else 0
 //	count u16     of a batch: its records; else 0
 //
 // What follows the header, by kind:
@@ -64,6 +64,10 @@ func (k Kind) String() string {
 //	named producer create   producer id u64, name
 //	producer remove         producer id u64
 //	session producer expired producer id u64
+//
+// A continued batch follows another batch with a producer, right behind it in the same
+// frame: its producer part is that one's with the sequence one higher. So nobody knows
+// the producer of a batch who has not decoded what lies before it in its frame.
 //
 // A record, zeros up to the next multiple of 8 included in its batch's length:
 //
@@ -88,7 +92,8 @@ const (
 	openBytes        = 16
 	namedFixedBytes  = 8
 
-	flagProducer = 1
+	flagProducer  = 1
+	flagContinued = 2
 )
 
 func align8(n int) int { return (n + itemAlign - 1) &^ (itemAlign - 1) }
@@ -185,8 +190,12 @@ func (r *ItemReader) Next() *Item {
 	if r.err != nil || r.at == len(r.body) {
 		return nil
 	}
+	var before producerPart
+	if r.item.Kind == KindBatch {
+		before = producerPart{r.item.Producer, r.item.Sequence, r.item.Acked}
+	}
 	r.item = Item{Position: r.base + uint64(r.at)}
-	if problem := r.item.decode(r.body[r.at:]); problem != "" {
+	if problem := r.item.decode(r.body[r.at:], &before); problem != "" {
 		r.err = fmt.Errorf("%w: item at position %d (byte %d of %d of its frame's body): %s",
 			ErrDamaged, r.item.Position, r.at, len(r.body), problem)
 		return nil
@@ -215,9 +224,15 @@ func Items(body []byte, framePosition uint64, visit func(*Item) error) error {
 	return r.err
 }
 
+// producerPart is that of a batch; its id is 0 where there is none.
+type producerPart struct {
+	id              ProducerID
+	sequence, acked uint64
+}
+
 // decode reads the item at the start of b and returns what is wrong with it, "" if
-// nothing.
-func (it *Item) decode(b []byte) string {
+// nothing. before is the producer part of the batch right before it in its frame.
+func (it *Item) decode(b []byte, before *producerPart) string {
 	if len(b) < itemHeaderBytes {
 		return "shorter than an item header"
 	}
@@ -235,7 +250,7 @@ func (it *Item) decode(b []byte) string {
 	}
 	part := b[itemHeaderBytes:n:n]
 	if it.Kind == KindBatch {
-		return it.decodeBatch(part, flags, int(count))
+		return it.decodeBatch(part, flags, int(count), before)
 	}
 	if flags != 0 || count != 0 {
 		return "flags or count on an item that has none"
@@ -251,15 +266,21 @@ func (it *Item) decode(b []byte) string {
 	return "unknown kind"
 }
 
-func (it *Item) decodeBatch(part []byte, flags uint8, count int) string {
+func (it *Item) decodeBatch(part []byte, flags uint8, count int, before *producerPart) string {
 	switch {
-	case flags&^flagProducer != 0:
+	case flags&^(flagProducer|flagContinued) != 0 || flags == flagProducer|flagContinued:
 		return "unknown flags on a batch"
 	case count == 0 || count > MaxBatchRecords:
 		return "record count out of range"
 	}
 	it.Count = count
-	if flags&flagProducer != 0 {
+	switch flags {
+	case flagContinued:
+		it.Producer, it.Sequence, it.Acked = before.id, before.sequence+1, before.acked
+		if it.Producer == 0 || it.Sequence == 0 {
+			return "it continues no batch of a producer"
+		}
+	case flagProducer:
 		if len(part) < producerBytes {
 			return "ends inside its producer part"
 		}

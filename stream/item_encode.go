@@ -22,12 +22,11 @@ func putItemHeader(dst []byte, length int, kind Kind, flags uint8, count int) {
 
 // putBatchStart writes what precedes the records of a batch of len(dst) bytes and
 // returns where they start.
-func putBatchStart(dst []byte, b *Batch) int {
-	if b.Producer == 0 {
-		putItemHeader(dst, len(dst), KindBatch, 0, len(b.Entries))
+func putBatchStart(dst []byte, b *Batch, flags uint8) int {
+	putItemHeader(dst, len(dst), KindBatch, flags, len(b.Entries))
+	if flags&flagProducer == 0 {
 		return itemHeaderBytes
 	}
-	putItemHeader(dst, len(dst), KindBatch, flagProducer, len(b.Entries))
 	putSequence(dst[itemHeaderBytes:], b.Producer, b.Sequence, b.Acked)
 	return itemHeaderBytes + producerBytes
 }

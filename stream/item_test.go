@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,9 +55,17 @@ type placedEntry struct {
 	timestamp int64
 }
 
+// encodeBatch encodes a batch that continues no other.
 func encodeBatch(b *Batch, entries ...placedEntry) []byte {
-	size := itemHeaderBytes
 	if b.Producer != 0 {
+		return encodeBatchAs(flagProducer, b, entries...)
+	}
+	return encodeBatchAs(0, b, entries...)
+}
+
+func encodeBatchAs(flags uint8, b *Batch, entries ...placedEntry) []byte {
+	size := itemHeaderBytes
+	if flags&flagProducer != 0 {
 		size += producerBytes
 	}
 	b.Entries = nil
@@ -65,7 +74,7 @@ func encodeBatch(b *Batch, entries ...placedEntry) []byte {
 		size += recordBytes(&entries[i].Entry)
 	}
 	dst := bytes.Repeat([]byte{0xee}, size)
-	at := putBatchStart(dst, b)
+	at := putBatchStart(dst, b, flags)
 	for i := range entries {
 		at += putRecord(dst[at:], &entries[i].Entry, entries[i].offset, entries[i].timestamp)
 	}
@@ -160,6 +169,8 @@ func TestEveryFlippedBitOfARecordFailsItsChecksum(t *testing.T) {
 
 func TestItemsRefusesWhatIsNotWellFormed(t *testing.T) {
 	batch := "38000000 01 00 0100  0000000000000000 0100000000000000 0000000000000000 0000000000000000 00000000 01000000 61 00000000000000"
+	continued := strings.Replace(batch, "01 00 0100", "01 02 0100", 1)
+	ofProducer := strings.Replace("50"+batch[2:], "01 00 0100", "01 01 0100 0700000000000080 0200000000000000 0100000000000000", 1)
 	for _, c := range []struct{ name, hex, says string }{
 		{"short header", "10000000 04 00 00", "shorter than an item header"},
 		{"length below the header", "07000000 04 00 0000", "length out of range"},
@@ -190,7 +201,15 @@ func TestItemsRefusesWhatIsNotWellFormed(t *testing.T) {
 		{"refusal of entry 4096", "30000000 02 00 0000 0700000000000080 0900000000000000 0400000000000000 0000000000000000 0400 0010 00000000", "code or entry"},
 		{"batch of no record", "08000000 01 00 0000", "record count"},
 		{"batch of 4097 records", strings.Replace(batch, "0100 ", "0110 ", 1), "record count"},
-		{"batch with flag 2", strings.Replace(batch, "01 00 0100", "01 02 0100", 1), "unknown flags"},
+		{"batch with flag 4", strings.Replace(batch, "01 00 0100", "01 04 0100", 1), "unknown flags"},
+		{"batch with flags 1 and 2", strings.Replace(batch, "01 00 0100", "01 03 0100", 1), "unknown flags"},
+		{"continued as the first of its frame", continued, "continues no batch"},
+		{"continued behind a batch without a producer", batch + continued, "continues no batch"},
+		{"continued behind another item", ofProducer + "10000000 04 00 0000 0200000000000000" + continued, "continues no batch"},
+		{"continued behind the opening of its producer", "18000000 08 00 0000 0700000000000080 10000000 00000000" + continued, "continues no batch"},
+		{"continued behind a refusal", controlItems[0].hex + continued, "continues no batch"},
+		{"continued behind the last sequence", strings.Replace(ofProducer, "0200000000000000", "ffffffffffffffff", 1) + continued, "continues no batch"},
+		{"continued behind one that continues nothing", batch + continued + continued, "byte 56 of 168"},
 		{"batch of one record more", strings.Replace(batch, "01 00 0100", "01 00 0200", 1), "inside a record"},
 		{"batch with its producer cut off", "08000000 01 01 0100", "inside its producer part"},
 		{"batch with producer 0", "20000000 01 01 0100 0000000000000000 0100000000000000 0000000000000000", "producer part"},
@@ -206,8 +225,30 @@ func TestItemsRefusesWhatIsNotWellFormed(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.says)
 		}
 	}
-	if err := Items(unhex(t, batch), 0, func(*Item) error { return nil }); err != nil {
-		t.Errorf("the batch that the cases are made of: %v", err)
+	for _, sound := range []string{batch, ofProducer + continued + continued + batch} {
+		if err := Items(unhex(t, sound), 0, func(*Item) error { return nil }); err != nil {
+			t.Errorf("batches that the cases are made of: %v", err)
+		}
+	}
+}
+
+// A frame does not continue the one before it, although the same reader reads both.
+func TestItemReaderForgetsTheFrameBefore(t *testing.T) {
+	record := placedEntry{Entry: Entry{Stream: 1}}
+	frame := encodeBatch(&Batch{Producer: session7, Sequence: 2}, record)
+	next := encodeBatchAs(flagContinued, &Batch{}, record)
+	var r ItemReader
+	r.Reset(frame, 0)
+	for range 3 { // with the end of the frame seen, or not yet
+		if it := r.Next(); it != nil && it.Producer != session7 {
+			t.Fatalf("%+v", it)
+		}
+		before := r
+		r.Reset(next, 4096)
+		if it := r.Next(); it != nil || !errors.Is(r.Err(), ErrDamaged) {
+			t.Fatalf("%+v, %v", it, r.Err())
+		}
+		r = before
 	}
 }
 
@@ -249,8 +290,15 @@ func FuzzItems(f *testing.F) {
 	}
 	f.Add(all)
 	f.Add(encodeBatch(&Batch{Producer: session7, Sequence: 2}, placedEntry{Entry: Entry{Stream: 1, Payload: []byte("abc"), Headers: []byte{1}}}, placedEntry{Entry: Entry{Stream: 2}}))
+	record := placedEntry{Entry: Entry{Stream: 1, Payload: []byte("abc")}}
+	row := encodeBatch(&Batch{Producer: session7, Sequence: 2, Acked: 1}, record)
+	row = append(row, encodeBatchAs(flagContinued, &Batch{}, record)...)
+	row = append(row, encodeBatchAs(flagContinued, &Batch{}, record, record)...)
+	f.Add(row)
+	f.Add(append(append(slices.Clone(row), encodeBatch(&Batch{}, record)...), row...))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		position := uint64(ringHeader)
+		var before *Item // a batch of a producer
 		err := Items(body, 0, func(it *Item) error {
 			if it.Position != position {
 				t.Fatalf("item at %d, want %d", it.Position, position)
@@ -261,9 +309,14 @@ func FuzzItems(f *testing.F) {
 				if again := encodeControl(it); !bytes.Equal(again, original) {
 					t.Fatalf("%v encoded again:\n got %x\nfrom %x", it.Kind, again, original)
 				}
+				before = nil
 				return nil
 			}
-			checkBatchAgain(t, it, original)
+			checkBatchAgain(t, it, before, original)
+			if before = nil; it.Producer != 0 {
+				kept := *it
+				before = &kept
+			}
 			return nil
 		})
 		if err == nil && position-ringHeader != uint64(len(body)) {
@@ -274,8 +327,13 @@ func FuzzItems(f *testing.F) {
 
 const ringHeader = 128
 
-func checkBatchAgain(t *testing.T, it *Item, original []byte) {
+func checkBatchAgain(t *testing.T, it, before *Item, original []byte) {
 	t.Helper()
+	flags := original[5]
+	if flags == flagContinued && (before == nil || it.Producer != before.Producer || it.Sequence != before.Sequence+1 || it.Acked != before.Acked) ||
+		(it.Producer == 0) != (flags == 0) {
+		t.Fatalf("a batch with flags %d behind %+v has the producer part of %+v", flags, before, it)
+	}
 	b := Batch{Producer: it.Producer, Sequence: it.Sequence, Acked: it.Acked}
 	var entries []placedEntry
 	var r Record
@@ -287,7 +345,7 @@ func checkBatchAgain(t *testing.T, it *Item, original []byte) {
 	if len(entries) != it.Count {
 		t.Fatalf("%d records of %d", len(entries), it.Count)
 	}
-	if again := encodeBatch(&b, entries...); intact && !bytes.Equal(again, original) {
+	if again := encodeBatchAs(flags, &b, entries...); intact && !bytes.Equal(again, original) {
 		t.Fatalf("batch encoded again:\n got %x\nfrom %x", again, original)
 	}
 }

@@ -77,7 +77,8 @@ func (a *Archive) Replay(position uint64) *Replay {
 // Close ends the replay; what it returned is no longer valid.
 func (r *Replay) Close() { r.cancel() }
 
-// NextPosition is the position to go on from with a new replay.
+// NextPosition is the position to go on from with a new replay: above that of the last
+// item, and not above that of the next.
 func (r *Replay) NextPosition() uint64 { return r.next }
 
 // Next returns the next item or gap, valid until the call after it; io.EOF where the
@@ -207,7 +208,7 @@ func (r *Replay) entry(ctx context.Context) (*Entry, error) {
 			}
 			if e.Position < r.next {
 				return nil, inObject(r.journal.key, problem(ErrDamagedObject, "journal", 0,
-					"an item at position %d, and the one before it reaches to %d", e.Position, r.next))
+					"an item at position %d, and the one before it reaches to %d at least", e.Position, r.next))
 			}
 			return e, nil
 		}
@@ -225,10 +226,7 @@ func (r *Replay) show(ctx context.Context, e *Entry) (*Event, error) {
 	if e.Item != nil {
 		return &r.event, nil
 	}
-	bytes := 8 // of the batch on the device
-	if e.Producer != 0 {
-		bytes += 24
-	}
+	bytes := 8 // of the batch on the device, at least: it may have a producer part there, and records that are gone
 	for i := range e.Extents {
 		x := &e.Extents[i]
 		for n := range uint64(x.Count) {
