@@ -85,6 +85,8 @@ type process struct {
 	doorDone chan error
 	doors    sync.Once       // closes them
 	requests *store.Counters // nil without a store
+
+	processors *processors // nil: GOMAXPROCS is set
 }
 
 // phase is where in its life the process is.
@@ -111,11 +113,7 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 		// The hot tail lies outside of what the garbage collector sees.
 		debug.SetMemoryLimit(int64(o.Settings.Memory) * 3 / 4)
 	}
-	if os.Getenv("GOMAXPROCS") == "" {
-		// The commit loop sleeps in the kernel by itself, which the scheduler learns late:
-		// without one more than there are processors the others would wait for that.
-		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
-	}
+	p.processors = followProcessors()
 	defer p.close()
 	if err := p.open(ctx); errors.Is(err, errStopped) {
 		return 0, nil
@@ -397,18 +395,26 @@ func (p *process) serve() (int, error) {
 		}
 		childDone = p.child.done
 	}
-	select {
-	case s := <-p.stop:
-		p.Log.Info("shutting down", "signal", s.String())
-		return 0, p.shutDown(n)
-	case <-childDone:
-		code := p.child.exitCode()
-		p.Log.Info("shutting down: the child process has ended", "exit_code", code)
-		return code, p.shutDown(n)
-	case err := <-p.doorDone:
-		return 0, errors.Join(err, p.shutDown(n))
-	case err := <-n.Failed():
-		return 0, p.fail(n, err)
+	look := time.NewTicker(processorsEvery)
+	defer look.Stop()
+	for {
+		select {
+		case s := <-p.stop:
+			p.Log.Info("shutting down", "signal", s.String())
+			return 0, p.shutDown(n)
+		case <-childDone:
+			code := p.child.exitCode()
+			p.Log.Info("shutting down: the child process has ended", "exit_code", code)
+			return code, p.shutDown(n)
+		case err := <-p.doorDone:
+			return 0, errors.Join(err, p.shutDown(n))
+		case err := <-n.Failed():
+			return 0, p.fail(n, err)
+		case <-look.C:
+			if p.processors.look() {
+				p.Log.Info("the processors have changed", "scheduler", runtime.GOMAXPROCS(0))
+			}
+		}
 	}
 }
 
