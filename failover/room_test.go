@@ -67,6 +67,13 @@ func TestP12_ATakeoverOfAFullLogMakesRoom(t *testing.T) {
 			if !trims {
 				o.Fencing.LateWrites = time.Second
 			}
+			f, err := failover.Foresee(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Room == nil || f.Room.Trims != trims {
+				t.Errorf("foreseen: %+v", f.Room)
+			}
 			r, err := failover.Takeover(t.Context(), o)
 			if err != nil {
 				t.Fatal(err)

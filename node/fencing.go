@@ -64,18 +64,23 @@ type fenced struct {
 // one can do harm, and draws this start's incarnation. Until the first frame it goes on
 // to tell other hosts that somebody is at work.
 func (n *Node) acquireFence(ctx context.Context, sb *ringwal.Superblock) error {
-	if n.cfg.seams.fence != nil {
-		return n.acquire(ctx, n.cfg.seams.fence(), sb)
-	}
-	path, err := filepath.EvalSymlinks(n.cfg.Path)
-	if err != nil {
-		return err
-	}
-	f, err := fence.Open(path, fence.OpenOptions{Wish: n.cfg.Fencing.Wish, AcceptVolatile: n.cfg.Fencing.AcceptVolatile})
+	f, err := n.openFence()
 	if err != nil {
 		return err
 	}
 	return n.acquire(ctx, f, sb)
+}
+
+// openFence finds out how the device is fenced. It changes nothing.
+func (n *Node) openFence() (*fence.Fence, error) {
+	if n.cfg.seams.fence != nil {
+		return n.cfg.seams.fence(), nil
+	}
+	path, err := filepath.EvalSymlinks(n.cfg.Path)
+	if err != nil {
+		return nil, err
+	}
+	return fence.Open(path, fence.OpenOptions{Wish: n.cfg.Fencing.Wish, AcceptVolatile: n.cfg.Fencing.AcceptVolatile})
 }
 
 // acquire is acquireFence with a fence that is open.

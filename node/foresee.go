@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/google/uuid"
@@ -56,7 +55,22 @@ type Forecast struct {
 	UploadRecords    uint64 `json:"upload_records"`    // that are not in the store
 	UploadBytes      uint64 `json:"upload_bytes"`      // of the log, for them
 
+	// Room is what the start does, before its first frame, for a log that is full; nil: there
+	// is room.
+	Room *ForeseeRoom `json:"room,omitempty"`
+
 	Streams []StreamEnd `json:"streams"`
+}
+
+// ForeseeRoom tells how a start finds room in a full log.
+type ForeseeRoom struct {
+	UsedBytes     uint64 `json:"used_bytes"` // jump included
+	CapacityBytes uint64 `json:"capacity_bytes"`
+	// Trims says that it is enough to upload, commit and trim. Else, or should the store not
+	// take it in time, the start waits, and begins where the log ends.
+	Trims   bool    `json:"trims"`
+	Seconds float64 `json:"seconds"` // the longest that it waits
+	Setting string  `json:"setting"` // that says how long
 }
 
 // ForeseeStep is a step that the start would take to acquire the fence.
@@ -87,6 +101,11 @@ func foresee(ctx context.Context, c Config) (*Forecast, error) {
 		return nil, err
 	}
 	defer dev.Close()
+	return foreseeOn(ctx, c, dev)
+}
+
+// foreseeOn is Foresee on a device that was opened exclusively.
+func foreseeOn(ctx context.Context, c Config, dev device.Device) (*Forecast, error) {
 	n := &Node{cfg: c, dev: dev, log: c.Log}
 	sbs, err := n.identify()
 	if err != nil {
@@ -105,17 +124,56 @@ func foresee(ctx context.Context, c Config) (*Forecast, error) {
 		return nil, err
 	}
 	f.Frames, f.Records, f.Streams = state.recovery.Frames, state.recovery.Records, streamEnds(state.table)
-	return f, n.foreseeUpload(f, sb, state)
+	defer func() {
+		n.stopUploads()
+		if n.tail != nil {
+			_ = n.tail.Close()
+		}
+	}()
+	if err := n.startEpoch(sbs, state); err != nil {
+		return nil, err
+	}
+	n.foreseeUpload(f, sb)
+	if err := n.foreseeRoom(f); err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
-// foreseeUpload checks the manifest against the log, and tells what is missing in the store.
-func (n *Node) foreseeUpload(f *Forecast, sb *ringwal.Superblock, state *recovered) error {
-	u := n.uploads
-	if u == nil {
+// foreseeRoom tells how the start finds room, by what makeRoom goes by.
+func (n *Node) foreseeRoom(f *Forecast) error {
+	if n.wal.RoomToBegin() == nil {
 		return nil
 	}
-	if err := n.checkManifest(sb, state.recovery.End); err != nil {
-		return err
+	left := max(n.lateWrites()-n.start.waited, 0)
+	f.Room = &ForeseeRoom{UsedBytes: n.wal.Used(), CapacityBytes: n.wal.Geometry().CapacityBytes, Seconds: left.Seconds(), Setting: lateWritesSetting}
+	trim := n.wal.Trim()
+	if u := n.uploads; u != nil {
+		uploaded := trim
+		if u.manifest != nil {
+			uploaded = max(trim, u.manifest.Uploaded)
+		}
+		u.dataEnd = max(u.dataEnd, uploaded)
+		if n.uploadControl(); left > 0 { // else only what is there by now counts
+			uploaded = u.dataEnd
+		}
+		trim = n.trimsTo(uploaded)
+		f.Room.Trims = n.wal.RoomOnceTrimmed(trim) == nil
+	}
+	if f.Room.Trims {
+		return nil
+	}
+	if err := n.wal.RoomInPlace(trim); err != nil {
+		return nothingToLetGo(err)
+	}
+	return nil
+}
+
+// foreseeUpload tells what is missing in the store.
+func (n *Node) foreseeUpload(f *Forecast, sb *ringwal.Superblock) {
+	u := n.uploads
+	if u == nil {
+		return
 	}
 	from := sb.Trim
 	if u.manifest != nil {
@@ -125,19 +183,13 @@ func (n *Node) foreseeUpload(f *Forecast, sb *ringwal.Superblock, state *recover
 	if u.dataEnd > from {
 		f.UploadBytes = u.dataEnd - from
 	}
-	return nil
 }
 
 // foreseeFence tells how the fence would be acquired. Where that depends on signs of life
 // it looks for them.
 func (n *Node) foreseeFence(ctx context.Context, f *Forecast) error {
-	path, err := filepath.EvalSymlinks(n.cfg.Path)
-	if err != nil {
-		return err
-	}
-	o := n.cfg.Fencing
-	n.hold.fence, err = fence.Open(path, fence.OpenOptions{Wish: o.Wish, AcceptVolatile: o.AcceptVolatile})
-	if err != nil {
+	var err error
+	if n.hold.fence, err = n.openFence(); err != nil {
 		return err
 	}
 	defer n.hold.fence.Close()
@@ -145,10 +197,10 @@ func (n *Node) foreseeFence(ctx context.Context, f *Forecast) error {
 	if err != nil {
 		return err
 	}
-	boot, err := bootID()
-	if err != nil {
+	if n.boot, err = bootID(); err != nil {
 		return err
 	}
+	boot, o := n.boot, n.cfg.Fencing
 	s := fence.Situation{Mode: n.hold.fence.Mode(), Boot: boot, Exclusive: true, Abort: n.aborts(), Take: fence.TakeQuiet, LateWrites: n.lateWrites(), Owner: owner}
 	if o.Forced {
 		s.Take = fence.TakeForced
@@ -173,8 +225,12 @@ func (n *Node) foreseeFence(ctx context.Context, f *Forecast) error {
 			}
 		}
 		foreseen := ForeseeStep{Action: step.Action, Key: step.Key, Abort: step.Abort, Seconds: step.For.Seconds(), Jump: step.Jump, Why: step.Why}
-		if step.Action == fence.ActWait {
+		switch step.Action {
+		case fence.ActWait:
 			foreseen.Setting = waitSetting(step)
+			n.start.waited += step.For
+		case fence.ActDone:
+			n.hold.outcome.Jump = step.Jump
 		}
 		f.Steps = append(f.Steps, foreseen)
 	}

@@ -91,14 +91,11 @@ func (n *Node) uploadRecovered(state *recovered) {
 // trimRecovered trims the log as far as the manifest in force and the newest checkpoint allow,
 // once that is worth two writes.
 func (n *Node) trimRecovered() error {
-	mark, exists := n.wal.NewestCheckpoint()
-	u := n.uploads
-	if u == nil || !exists {
+	if n.uploads == nil {
 		return nil
 	}
-	uploaded := u.uploader.Uploaded()
-	target := n.heldBack(min(n.reader.FrameBehind(uploaded), mark.Start))
-	if trim := n.wal.Trim(); target <= trim || uploaded < u.dataEnd && target-trim < n.wal.Geometry().WindowBytes {
+	target := n.trimsTo(n.uploads.uploader.Uploaded())
+	if target == n.wal.Trim() {
 		return nil
 	}
 	if err := fence.Check(n.hold.fence, n.hold.key); err != nil { // the upload may have taken long
@@ -118,6 +115,26 @@ func (n *Node) trimRecovered() error {
 	return nil
 }
 
+// trimsTo is where trimRecovered trims to once so much is uploaded: the trim position, where
+// there is nothing to gain.
+func (n *Node) trimsTo(uploaded uint64) uint64 {
+	trim := n.wal.Trim()
+	mark, exists := n.wal.NewestCheckpoint()
+	if !exists {
+		return trim
+	}
+	target := n.heldBack(min(n.reader.FrameBehind(uploaded), mark.Start))
+	if target <= trim || uploaded < n.uploads.dataEnd && target-trim < n.wal.Geometry().WindowBytes {
+		return trim
+	}
+	return target
+}
+
+// nothingToLetGo is why a full log cannot be started at all.
+func nothingToLetGo(full error) error {
+	return fmt.Errorf("%w; nothing of it can be let go: `walsidecar salvage` reads the records, `walsidecar format --force` makes a new log", full)
+}
+
 // beginInPlace has the epoch begin where the log ends: no write of an earlier owner can land
 // any more.
 func (n *Node) beginInPlace(state *recovered) error {
@@ -128,7 +145,7 @@ func (n *Node) beginInPlace(state *recovered) error {
 		return err
 	}
 	if err := n.wal.RoomToBegin(); err != nil {
-		return fmt.Errorf("%w; nothing of it can be let go: `walsidecar salvage` reads the records, `walsidecar format --force` makes a new log", err)
+		return nothingToLetGo(err)
 	}
 	if err := n.writeSuperblocks(); err != nil {
 		return err

@@ -46,16 +46,25 @@ type beginning struct {
 // RoomToBegin returns ErrFull while the epoch would use up the log's last room for nothing:
 // a jump has to leave room to what frees space; a first checkpoint has to fit, a later
 // one need not be written. Only what a superblock in force has trimmed counts.
-func (l *Log) RoomToBegin() error {
-	need, limit := l.start-l.trim, l.g.CapacityBytes
+func (l *Log) RoomToBegin() error { return l.room(l.start, l.trim, l.begins.jumps) }
+
+// RoomOnceTrimmed foresees what RoomToBegin says once the log is trimmed to trim.
+func (l *Log) RoomOnceTrimmed(trim uint64) error { return l.room(l.start, trim, l.begins.jumps) }
+
+// RoomInPlace foresees it for an epoch that Unjump has begin where the log ends.
+func (l *Log) RoomInPlace(trim uint64) error { return l.room(l.begins.end, trim, false) }
+
+// room is RoomToBegin for an epoch that begins at start.
+func (l *Log) room(start, trim uint64, jumps bool) error {
+	need, limit := start-trim, l.g.CapacityBytes
 	switch {
 	case !l.checkpoint.exists:
 		state := l.begins.stateBytes
 		if state == 0 {
 			state = int(l.g.CheckpointMaxBytes)
 		}
-		need = l.g.checkpointEnd(l.start, state) - l.trim
-	case l.begins.jumps:
+		need = l.g.checkpointEnd(start, state) - trim
+	case jumps:
 		limit = l.limits[ClassFree] - min(l.limits[ClassFree], l.g.ControlReserveBytes()/2)
 	}
 	if need > limit {

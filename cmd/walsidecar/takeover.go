@@ -189,6 +189,9 @@ func (a *app) foreseeTakeover(ctx context.Context, o failover.Options) error {
 	}
 	fmt.Fprintf(a.stdout, "  recover %d records in %d frames\n", f.Records, f.Frames)
 	fmt.Fprintf(a.stdout, "  begin epoch %d or higher, and claim the manifest of node %s in %s\n", f.Epoch+1, f.Node, o.Store)
+	if r := f.Room; r != nil {
+		fmt.Fprintf(a.stdout, "  make room first: %s\n", makingRoom(r))
+	}
 	fmt.Fprintf(a.stdout, "  upload %d records (%d bytes of the log), and mark the log clean\n", f.UploadRecords, f.UploadBytes)
 	return a.printStreamEnds(f.Streams)
 }
@@ -213,6 +216,15 @@ func inWords(mode fence.Mode, s node.ForeseeStep) string {
 		return fmt.Sprintf("wait %.0f s, by %s: %s", s.Seconds, s.Setting, s.Why)
 	}
 	return fmt.Sprintf("hold the device (%s): %s", mode, s.Why)
+}
+
+// makingRoom is how a takeover finds room in a full log, for people.
+func makingRoom(r *node.ForeseeRoom) string {
+	full := fmt.Sprintf("the log is full (%d of %d bytes, the jump included)", r.UsedBytes, r.CapacityBytes)
+	if r.Trims {
+		return fmt.Sprintf("%s, so upload and trim it; at most %.0f s, by %s, then begin where it ends", full, r.Seconds, r.Setting)
+	}
+	return fmt.Sprintf("%s, and a trim would not be enough: wait %.0f s, by %s, and begin where it ends", full, r.Seconds, r.Setting)
 }
 
 // showLag shows how an upload gets on.
