@@ -272,7 +272,7 @@ func (s *soak) sample() {
 		}
 	}
 	for name, metric := range map[string]string{
-		"heap bytes": "go_memstats_heap_inuse_bytes", "cold bytes": "walsidecar_cold_cache_bytes", "goroutines": "go_goroutines", "threads": "go_threads", "sessions": "walsidecar_sessions",
+		"heap bytes": "go_memstats_next_gc_bytes", "cold bytes": "walsidecar_cold_cache_bytes", "goroutines": "go_goroutines", "threads": "go_threads", "sessions": "walsidecar_sessions",
 		"session bytes": "walsidecar_session_memory_bytes", "upload bytes": "walsidecar_upload_memory_bytes", "streams": "walsidecar_streams",
 		"log bytes": "walsidecar_log_used_bytes",
 	} {
@@ -283,8 +283,9 @@ func (s *soak) sample() {
 		add(name, value)
 	}
 	add("resident bytes", float64(s.p.memory().resident))
-	// The cache of what was read from the store fills slowly, up to its bound, and the
-	// collector lets the heap become twice what is in use.
+	// The heap is what the collector lets it become, twice what is in use: what it has at the moment
+	// is mostly what nobody needs any more. The cache of what was read from the store fills
+	// slowly, up to its bound.
 	for _, name := range []string{"heap bytes", "resident bytes"} {
 		values := s.seen[name]
 		add(name+" beside the cold cache", max(0, values[len(values)-1]-2*s.seen["cold bytes"][len(values)-1]))
