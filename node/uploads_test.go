@@ -272,6 +272,47 @@ func TestP8_TheStoreRefusesTheWrongLog(t *testing.T) {
 	refused(upload.ErrOtherLog)
 }
 
+// The epoch that a start draws is above the manifest's, or there is no start: a manifest whose
+// owner this device never had is that of a copy which went on, however much this one holds.
+func TestP6_AManifestOfALaterOwnerRefusesTheStart(t *testing.T) {
+	s := newStoreRig(t, nil)
+	d := s.dial()
+	d.append(d.create("s").ID, []byte("first"))
+	s.close()
+	before, err := os.ReadFile(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := s.superblock().Epoch
+	incarnation := [16]byte{9}
+	for _, later := range []uint64{own, own + 1, own + 7} {
+		m, version, err := upload.ReadManifest(t.Context(), s.store, testNode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Epoch, m.Incarnation = later, incarnation
+		body, err := m.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.store.PutIfMatch(t.Context(), upload.ManifestKey(testNode), body, version); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := Open(context.Background(), s.cfg); !errors.Is(err, upload.ErrOlderSnapshot) {
+			t.Errorf("epoch %d, and the manifest's is %d: started with %v", own, later, err)
+			if err == nil {
+				_ = n.Abandon()
+			}
+		}
+		if left := s.manifest(); left.Epoch != later || left.Incarnation != incarnation {
+			t.Errorf("the manifest of epoch %d was changed", later)
+		}
+	}
+	if after, _ := os.ReadFile(s.path); !bytes.Equal(before, after) {
+		t.Error("the log was written to")
+	}
+}
+
 // Without its store a log keeps everything, whatever is trimmed, and the next start
 // uploads it.
 func TestP5_WithoutTheStoreNothingLeaves(t *testing.T) {
