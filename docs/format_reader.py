@@ -232,16 +232,22 @@ def items(body, base):
         item = {"item": ITEMS.get(kind, kind), "position": position}
         at += -(-length // 8) * 8
         if kind == 1:
-            if flags == 1:
+            if flags > 7:
+                raise Damage(position, position + length, f"unknown flags {flags} of a batch")
+            if flags & 3 == 1:
                 before, part = struct.unpack_from("<3Q", part), part[24:]
-            elif flags == 2 and before and before[1] < MASK:
+            elif flags & 3 == 2 and before and before[1] < MASK:
                 before = (before[0], before[1] + 1, before[2])
-            elif flags:
+            elif flags & 3:
                 raise Damage(position, position + length, f"a batch with flags {flags}, behind {before}")
             else:
                 before = None
             if before:
                 item["producer"], item["sequence"], item["acked"] = before
+            if flags & 4:  # lone: brought to the other form
+                (low, timestamp), size = struct.unpack_from("<Iq", part, 12), len(part) - 24
+                part = part[:8] + struct.pack("<QQqII", struct.unpack_from("<I", part, 8)[0], count << 32 | low, timestamp, 0, size) + part[24:]
+                count = 1
             yield item | {"count": count}
             for _ in range(count):
                 checksum, stream, offset, timestamp, head, size = struct.unpack_from("<QQQqII", part)

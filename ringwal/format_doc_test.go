@@ -170,7 +170,7 @@ func (d *dump) frame(w *world, p uint64) uint64 {
 	return p + uint64(length)
 }
 
-var flagsName = map[byte]string{0: "flags", 1: "flags, a producer part follows", 2: "flags, continued: the same producer, the next sequence"}
+var flagsName = map[byte]string{0: "flags", 5: "flags, lone, a producer part follows", 6: "flags, lone, continued: the same producer, the next sequence"}
 
 func (d *dump) items(body int) {
 	end := d.at + body
@@ -180,7 +180,7 @@ func (d *dump) items(body int) {
 		kind, flags, count := d.b[d.at], d.b[d.at+1], int(binary.LittleEndian.Uint16(d.b[d.at+2:]))
 		d.number(1, "kind")
 		d.number(1, flagsName[flags])
-		d.number(2, "count")
+		d.number(2, map[bool]string{false: "count", true: "offset, bits 32 to 47"}[flags&4 != 0])
 		switch kind {
 		case 3:
 			d.u64("stream created: id")
@@ -196,6 +196,10 @@ func (d *dump) items(body int) {
 				d.u64("sequence")
 				d.u64("acked")
 			}
+			if flags&4 != 0 {
+				d.lone(start + length)
+				break
+			}
 			for range count {
 				d.record()
 			}
@@ -204,6 +208,14 @@ func (d *dump) items(body int) {
 			d.field(pad, "padding to a multiple of 8")
 		}
 	}
+}
+
+func (d *dump) lone(end int) {
+	d.u64("record: checksum")
+	d.u32("stream id")
+	d.u32("offset, bits 0 to 31")
+	d.u64("timestamp, ns")
+	d.field(end-d.at, fmt.Sprintf("payload %q", d.b[d.at:end]))
 }
 
 func (d *dump) record() {

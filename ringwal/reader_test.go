@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -160,6 +161,59 @@ func TestReaderInDocsReadsRealLogs(t *testing.T) {
 				t.Fatalf("the rich log has %d of them: %v", len(kinds), kinds)
 			}
 		})
+	}
+}
+
+// The two readers agree about the flags of batches that nobody writes.
+func TestReaderInDocsRefusesFlags(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("python3 is not installed: the reader in docs/ was not run")
+	}
+	const lone = "0000000000000000" + "0100000000000000" + "0000000000000000"
+	const whole = "38000000" + "01" + "05" + "0000" + "0700000000000080" + "0200000000000000" + "0100000000000000" + lone
+	const last = "38000000" + "01" + "05" + "0000" + "0700000000000080" + "ffffffffffffffff" + "0100000000000000" + lone
+	const continued = "20000000" + "01" + "06" + "0000" + lone
+	const without = "20000000" + "01" + "04" + "0000" + lone
+	const seal = "10000000" + "04" + "00" + "0000" + "0100000000000000"
+	bodies := []string{whole + continued + continued, without + whole, continued, without + continued, whole + seal + continued,
+		whole + without + continued, last + continued, strings.Replace(whole, "0105", "0107", 1), strings.Replace(whole, "0105", "010d", 1)}
+	cmd := exec.Command(python, append([]string{"-c", `
+import sys
+sys.path.insert(0, "../docs")
+import format_reader as reader
+reader.xxh64 = lambda data: 0  # flags are what this is about
+for body in sys.argv[1:]:
+    try:
+        print(*(line["sequence"] for line in reader.items(bytes.fromhex(body), 128) if "sequence" in line))
+    except reader.Damage:
+        print("damage")
+`}, bodies...)...)
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	got := strings.Split(strings.TrimSpace(string(out)), "\n")
+	for i, text := range bodies {
+		body, err := hex.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sequences []string
+		err = stream.Items(body, 0, func(it *stream.Item) error {
+			if it.Producer != 0 {
+				sequences = append(sequences, fmt.Sprint(it.Sequence))
+			}
+			return nil
+		})
+		want := strings.Join(sequences, " ")
+		if err != nil {
+			want = "damage"
+		}
+		if i >= len(got) || got[i] != want || (want == "damage") != (i >= 2) {
+			t.Errorf("body %d: the reader in docs/ says %q, the other one %s (%v)", i, got, want, err)
+		}
 	}
 }
 

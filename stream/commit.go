@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"math"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -90,8 +91,8 @@ func (c *Committer) Append(nowNS int64, b *Batch, r *Result) error {
 	return c.commit(p, b, r, size)
 }
 
-// commit writes the staged batch, of size bytes where it continues no other, and makes
-// it the state.
+// commit writes the staged batch, of size bytes in its longest form, and makes it the
+// state.
 func (c *Committer) commit(p *producer, b *Batch, r *Result, size int) error {
 	flags, size := c.form(b, size)
 	if !c.leavesRoomToTrim(ringwal.ClassAppend, size) {
@@ -106,12 +107,7 @@ func (c *Committer) commit(p *producer, b *Batch, r *Result, size int) error {
 		s.encodeNext = s.next
 		r.Placed = append(r.Placed, Placed{Stream: s.id, First: s.next, Count: uint32(s.stagedNext - s.next)})
 	}
-	at := putBatchStart(dst, b, flags)
-	for i := range b.Entries {
-		s := c.staged[i]
-		at += putRecord(dst[at:], &b.Entries[i], s.encodeNext, s.stagedLast)
-		s.encodeNext++
-	}
+	c.encode(dst, b, flags)
 	c.table.commitStaged(p, b.Sequence, b.Acked, position)
 	r.Position = position
 	c.decided = position + uint64(size)
@@ -122,23 +118,42 @@ func (c *Committer) commit(p *producer, b *Batch, r *Result, size int) error {
 	return nil
 }
 
-// form returns the flags that the batch, of size bytes with a producer part, is written
-// with, and the bytes that it then takes. It continues the last one wherever it can.
+// encode writes the staged batch.
+func (c *Committer) encode(dst []byte, b *Batch, flags uint8) {
+	if flags&flagLone != 0 {
+		s := c.staged[0]
+		putLone(dst, b, flags, s.next, s.stagedLast)
+		return
+	}
+	at := putBatchStart(dst, b, flags)
+	for i := range b.Entries {
+		s := c.staged[i]
+		at += putRecord(dst[at:], &b.Entries[i], s.encodeNext, s.stagedLast)
+		s.encodeNext++
+	}
+}
+
+// form returns the flags that the batch, of size bytes in its longest form, is written
+// with, and the bytes that it then takes. Its record is a lone one, and it continues the
+// last batch, wherever that can be.
 func (c *Committer) form(b *Batch, size int) (flags uint8, bytes int) {
+	if len(b.Entries) == 1 && len(b.Entries[0].Headers) == 0 && b.Entries[0].Stream <= math.MaxUint32 && c.staged[0].next < loneOffsets {
+		flags, size = flagLone, size-(recordFixedBytes-loneFixedBytes)
+	}
 	if b.Producer == 0 {
-		return 0, size
+		return flags, size
 	}
 	// No other item lies between, and no new frame begins: the position is the proof.
 	end, left := c.log.OpenEnd()
 	next := producerPart{b.Producer, b.Sequence - 1, b.Acked}
 	if size-producerBytes <= left && end == c.last.end && next == c.last.producerPart {
-		return flagContinued, size - producerBytes
+		return flags | flagContinued, size - producerBytes
 	}
-	return flagProducer, size
+	return flags | flagProducer, size
 }
 
-// checkRequest checks what no state decides and returns the size of the batch's
-// item.
+// checkRequest checks what no state decides and returns the size of the batch's item in
+// its longest form, which decides alone whether it is too large.
 func (c *Committer) checkRequest(b *Batch) (int, *Refusal) {
 	switch {
 	case len(b.Entries) == 0:

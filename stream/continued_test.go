@@ -36,10 +36,10 @@ func newProducerRig(t *testing.T) *producerRig {
 	return r
 }
 
-// put appends a batch that is to be written with these flags.
+// put appends a batch of one record that is to be written with these flags, and is lone.
 func (r *producerRig) put(id ProducerID, sequence, acked uint64, flags uint8) {
 	r.t.Helper()
-	r.putEntries(id, sequence, acked, flags, entries(r.a, 1))
+	r.putEntries(id, sequence, acked, flags|flagLone, entries(r.a, 1))
 }
 
 func (r *producerRig) putEntries(id ProducerID, sequence, acked uint64, flags uint8, entries []Entry) {
@@ -118,7 +118,8 @@ func TestABatchContinuesTheOneRightBefore(t *testing.T) {
 			r.put(r.one, 1, 0, whole)
 			r.put(r.one, 2, 0, goesOn)
 			r.putEntries(r.one, 3, 0, goesOn, entries(r.a, 3))
-			r.put(r.one, 4, 0, goesOn)
+			r.putEntries(r.one, 4, 0, goesOn, []Entry{{Stream: r.a, Headers: []byte{1, 0, 1, 0, 1, 0, 0, 0, 'k', 'v'}}})
+			r.put(r.one, 5, 0, goesOn)
 		},
 		"acked more": func(r *producerRig) {
 			r.put(r.one, 1, 0, whole)
@@ -188,9 +189,9 @@ func TestABatchContinuesTheOneRightBefore(t *testing.T) {
 		"what had to wait, and did not come again": func(r *producerRig) {
 			large := []Entry{{Stream: r.a, Payload: make([]byte, 60_000)}}
 			for sequence := range uint64(3) {
-				r.putEntries(r.one, 1+sequence, 0, whole, large)
+				r.putEntries(r.one, 1+sequence, 0, whole|flagLone, large)
 			}
-			r.putEntries(r.one, 4, 0, whole, []Entry{{Stream: r.a, Payload: make([]byte, 30_000)}})
+			r.putEntries(r.one, 4, 0, whole|flagLone, []Entry{{Stream: r.a, Payload: make([]byte, 30_000)}})
 			waits := Batch{Producer: r.named, Sequence: 7, Entries: large}
 			if err := r.c.Append(r.nowNS, &waits, &Result{}); !errors.Is(err, ringwal.ErrWait) {
 				r.t.Fatal(err)
@@ -224,17 +225,54 @@ func TestABatchThatFitsOnlyContinued(t *testing.T) {
 		room := r.log.Geometry().MaxItemBytes()
 		first := room / 2 &^ 7
 		payload := func(item int) []Entry { return []Entry{{Stream: r.a, Payload: make([]byte, item)}} }
-		r.putEntries(r.one, 1, 0, flagProducer, payload(first-itemHeaderBytes-producerBytes-recordFixedBytes))
+		r.putEntries(r.one, 1, 0, flagProducer|flagLone, payload(first-itemHeaderBytes-producerBytes-loneFixedBytes))
 		second, third := uint8(flagContinued), uint8(flagProducer)
 		if tooLong > 0 {
 			second, third = third, second
 		}
-		r.putEntries(r.one, 2, 0, second, payload(room-first-itemHeaderBytes-recordFixedBytes+tooLong))
+		r.putEntries(r.one, 2, 0, second|flagLone, payload(room-first-itemHeaderBytes-loneFixedBytes+tooLong))
 		r.put(r.one, 3, 0, third)
 		if sameFrame := r.want[1].position == r.want[0].position+uint64(first); sameFrame != (tooLong == 0) {
 			t.Errorf("%d bytes too long, and in the same frame: %v", tooLong, sameFrame)
 		}
 		r.check()
+	}
+}
+
+// A record is a lone one wherever it has room there, and the same everywhere else.
+func TestALoneRecord(t *testing.T) {
+	headers := []byte{1, 0, 1, 0, 1, 0, 0, 0, 'k', 'v'}
+	for _, c := range []struct {
+		id      ID
+		next    uint64
+		headers []byte
+		flags   uint8
+	}{
+		{1, 0, nil, flagLone},
+		{1, 1, headers, 0},
+		{1, 1<<32 - 1, nil, flagLone},
+		{1, 1 << 32, nil, flagLone},
+		{1, 1<<48 - 1, nil, flagLone},
+		{1, 1 << 48, nil, 0},
+		{1<<32 - 1, 1<<48 - 1, nil, flagLone},
+		{1 << 32, 5, nil, 0},
+		{1<<32 + 1, 0, nil, 0},
+	} {
+		w := newWorld(t, smallRing)
+		w.c.table.streams.insert(&streamState{id: c.id, name: "far", first: c.next, next: c.next})
+		result, err := w.append(&Batch{Entries: []Entry{{Stream: c.id, Payload: []byte("payload"), Headers: c.headers}}})
+		w.must(err)
+		w.log.CloseFrame(0)
+		f := w.log.Next(0)
+		if flags := f.Buf[ringwal.FrameHeaderBytes+5]; flags != c.flags {
+			t.Errorf("%+v: flags %d", c, flags)
+		}
+		it := decodeOne(t, f.Buf[ringwal.FrameHeaderBytes:][:f.BodyBytes], f.Position)
+		var r Record
+		if !it.NextRecord(&r) || r.Stream != c.id || r.Offset != c.next || r.Timestamp != w.nowNS || !bytes.Equal(r.Headers, c.headers) ||
+			string(r.Payload) != "payload" || !r.Verify() || it.Position != result.Position {
+			t.Errorf("%+v: the record is %+v", c, r)
+		}
 	}
 }
 
@@ -278,7 +316,7 @@ func TestP2_EachBatchKeepsItsProducer(t *testing.T) {
 		r.sync()
 		for i, b := range r.batches() {
 			r.want[i].flags = b.flags // which ones continue is not what this test is about
-			if b.flags == flagContinued {
+			if b.flags&flagContinued != 0 {
 				continued++
 			}
 		}

@@ -48,8 +48,8 @@ func (k Kind) String() string {
 //
 //	length u32    with this header, without the padding behind it
 //	kind u8
-//	flags u8      of a batch: 1 a producer part follows, 2 continued; else 0
-//	count u16     of a batch: its records; else 0
+//	flags u8      of a batch: 1 a producer part follows, 2 continued, 4 lone; else 0
+//	count u16     of a batch: its records, or of a lone one bits 32 to 47 of its offset; else 0
 //
 // What follows the header, by kind:
 //
@@ -76,6 +76,12 @@ func (k Kind) String() string {
 //	headers bytes u32, payload bytes u32
 //	headers, payload
 //
+// A lone batch has one record, without headers, its payload being the rest of the item:
+//
+//	checksum u64            as if the record were in the other form
+//	stream id u32, offset u32 (its low bits), timestamp i64
+//	payload
+//
 // Ids of session producers have the top bit set, those of named ones do not. Every
 // item is exactly as long as its kind says; an unknown kind or flag, a count or
 // reserved bytes that are not 0, or padding that is not zero is damage.
@@ -84,6 +90,9 @@ const (
 	itemHeaderBytes  = 8
 	producerBytes    = 24
 	recordFixedBytes = 40
+	recordHeadBytes  = 32 // of them, those that the checksum covers
+	loneFixedBytes   = 24
+	loneOffsets      = 1 << 48 // the offset of a lone record is below
 	refusalBytes     = 40
 	idBytes          = 8
 	createFixedBytes = 16
@@ -94,6 +103,9 @@ const (
 
 	flagProducer  = 1
 	flagContinued = 2
+	flagLone      = 4
+
+	maxFlags = flagLone | flagContinued
 )
 
 func align8(n int) int { return (n + itemAlign - 1) &^ (itemAlign - 1) }
@@ -126,6 +138,8 @@ type Item struct {
 
 	records []byte // all records of a batch
 	rest    []byte // those that NextRecord has yet to return
+	lone    bool   // it is one lone record
+	high    uint16 // bits 32 to 47 of its offset
 }
 
 // Record is one record of a batch. Slices point into the frame's body.
@@ -137,12 +151,23 @@ type Record struct {
 	Headers   []byte // an encoded headers block, or empty
 	Payload   []byte
 
-	covered []byte
+	covered []byte // what Checksum is taken of; empty: a lone record, which has it not in a row
 }
 
-// Verify reports whether the record's checksum matches its bytes: xxhash64 of the
-// stored record from the stream id to the last payload byte.
-func (r *Record) Verify() bool { return xxhash.Sum64(r.covered) == r.Checksum }
+// Verify reports whether the record's checksum matches: xxhash64 of stream id u64, offset
+// u64, timestamp i64, headers bytes u32, payload bytes u32, headers and payload.
+func (r *Record) Verify() bool {
+	if len(r.covered) > 0 {
+		return xxhash.Sum64(r.covered) == r.Checksum
+	}
+	var head [recordHeadBytes]byte
+	putRecordHead(head[:], r.Stream, r.Offset, r.Timestamp, 0, len(r.Payload))
+	var d xxhash.Digest
+	d.Reset()
+	_, _ = d.Write(head[:])
+	_, _ = d.Write(r.Payload)
+	return d.Sum64() == r.Checksum
+}
 
 // Rewind makes NextRecord start with the first record again.
 func (it *Item) Rewind() { it.rest = it.records }
@@ -152,6 +177,9 @@ func (it *Item) Rewind() { it.rest = it.records }
 // caller's (see [Record.Verify]).
 func (it *Item) NextRecord(r *Record) bool {
 	b := it.rest
+	if it.lone {
+		return it.nextLone(r)
+	}
 	if len(b) < recordFixedBytes {
 		return false
 	}
@@ -165,6 +193,21 @@ func (it *Item) NextRecord(r *Record) bool {
 	r.Payload = b[headersEnd:n:n]
 	r.covered = b[8:n]
 	it.rest = b[align8(n):]
+	return true
+}
+
+// nextLone is NextRecord of a lone batch.
+func (it *Item) nextLone(r *Record) bool {
+	b := it.rest
+	if len(b) < loneFixedBytes {
+		return false
+	}
+	r.Checksum = binary.LittleEndian.Uint64(b)
+	r.Stream = ID(binary.LittleEndian.Uint32(b[8:]))
+	r.Offset = uint64(it.high)<<32 | uint64(binary.LittleEndian.Uint32(b[12:]))
+	r.Timestamp = int64(binary.LittleEndian.Uint64(b[16:]))
+	r.Headers, r.Payload, r.covered = nil, b[loneFixedBytes:], nil
+	it.rest = nil
 	return true
 }
 
@@ -267,14 +310,19 @@ func (it *Item) decode(b []byte, before *producerPart) string {
 }
 
 func (it *Item) decodeBatch(part []byte, flags uint8, count int, before *producerPart) string {
-	switch {
-	case flags&^(flagProducer|flagContinued) != 0 || flags == flagProducer|flagContinued:
+	if flags > maxFlags {
 		return "unknown flags on a batch"
-	case count == 0 || count > MaxBatchRecords:
+	}
+	if it.lone = flags&flagLone != 0; it.lone {
+		it.high, count = uint16(count), 1
+	}
+	if count == 0 || count > MaxBatchRecords {
 		return "record count out of range"
 	}
 	it.Count = count
-	switch flags {
+	switch flags &^ flagLone {
+	case flagProducer | flagContinued:
+		return "unknown flags on a batch"
 	case flagContinued:
 		it.Producer, it.Sequence, it.Acked = before.id, before.sequence+1, before.acked
 		if it.Producer == 0 || it.Sequence == 0 {
@@ -291,6 +339,18 @@ func (it *Item) decodeBatch(part []byte, flags uint8, count int, before *produce
 		part = part[producerBytes:]
 	}
 	it.records, it.rest = part, part
+	if it.lone {
+		if len(part) < loneFixedBytes {
+			return "ends inside a record"
+		}
+		return ""
+	}
+	return recordsProblem(part, count)
+}
+
+// recordsProblem says what is wrong with the lengths of count records that are to fill
+// part, "" if nothing.
+func recordsProblem(part []byte, count int) string {
 	for range count {
 		if len(part) < recordFixedBytes {
 			return "ends inside a record"

@@ -44,16 +44,47 @@ func putRecord(dst []byte, e *Entry, offset uint64, timestamp int64) int {
 	n := headersEnd + len(e.Payload)
 	padded := align8(n)
 	dst = dst[:padded:padded]
-	binary.LittleEndian.PutUint64(dst[8:], uint64(e.Stream))
-	binary.LittleEndian.PutUint64(dst[16:], offset)
-	binary.LittleEndian.PutUint64(dst[24:], uint64(timestamp))
-	binary.LittleEndian.PutUint32(dst[32:], uint32(len(e.Headers)))
-	binary.LittleEndian.PutUint32(dst[36:], uint32(len(e.Payload)))
+	putRecordHead(dst[8:], e.Stream, offset, timestamp, len(e.Headers), len(e.Payload))
 	copy(dst[recordFixedBytes:], e.Headers)
 	copy(dst[headersEnd:], e.Payload)
 	clear(dst[n:])
 	binary.LittleEndian.PutUint64(dst, xxhash.Sum64(dst[8:n]))
 	return padded
+}
+
+// putRecordHead writes what a record's checksum covers before its headers and payload.
+func putRecordHead(dst []byte, id ID, offset uint64, timestamp int64, headers, payload int) {
+	binary.LittleEndian.PutUint64(dst, uint64(id))
+	binary.LittleEndian.PutUint64(dst[8:], offset)
+	binary.LittleEndian.PutUint64(dst[16:], uint64(timestamp))
+	binary.LittleEndian.PutUint32(dst[24:], uint32(headers))
+	binary.LittleEndian.PutUint32(dst[28:], uint32(payload))
+}
+
+// putLone writes a batch of one lone record into dst, which has its padded size. The
+// payload is read once; the checksum is taken of the copy.
+func putLone(dst []byte, b *Batch, flags uint8, offset uint64, timestamp int64) {
+	e := &b.Entries[0]
+	at := itemHeaderBytes
+	if flags&flagProducer != 0 {
+		at += producerBytes
+	}
+	payload := at + loneFixedBytes
+	n := payload + len(e.Payload)
+	// What the checksum covers beside the payload stands before it for as long as it is
+	// taken; there is room, because the item header precedes the record.
+	putRecordHead(dst[payload-recordHeadBytes:], e.Stream, offset, timestamp, 0, len(e.Payload))
+	copy(dst[payload:], e.Payload)
+	sum := xxhash.Sum64(dst[payload-recordHeadBytes : n])
+	record := dst[at:payload]
+	binary.LittleEndian.PutUint64(record, sum)
+	binary.LittleEndian.PutUint32(record[8:], uint32(e.Stream))
+	binary.LittleEndian.PutUint32(record[12:], uint32(offset))
+	binary.LittleEndian.PutUint64(record[16:], uint64(timestamp))
+	putItemHeader(dst, n, KindBatch, flags, int(offset>>32))
+	if flags&flagProducer != 0 {
+		putSequence(dst[itemHeaderBytes:], b.Producer, b.Sequence, b.Acked)
+	}
 }
 
 // controlBytes returns the length of an item other than a batch, without padding.

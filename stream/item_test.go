@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +66,9 @@ func encodeBatch(b *Batch, entries ...placedEntry) []byte {
 
 func encodeBatchAs(flags uint8, b *Batch, entries ...placedEntry) []byte {
 	size := itemHeaderBytes
+	if flags&flagLone != 0 {
+		size -= recordFixedBytes - loneFixedBytes
+	}
 	if flags&flagProducer != 0 {
 		size += producerBytes
 	}
@@ -74,6 +78,10 @@ func encodeBatchAs(flags uint8, b *Batch, entries ...placedEntry) []byte {
 		size += recordBytes(&entries[i].Entry)
 	}
 	dst := bytes.Repeat([]byte{0xee}, size)
+	if flags&flagLone != 0 {
+		putLone(dst, b, flags, entries[0].offset, entries[0].timestamp)
+		return dst
+	}
 	at := putBatchStart(dst, b, flags)
 	for i := range entries {
 		at += putRecord(dst[at:], &entries[i].Entry, entries[i].offset, entries[i].timestamp)
@@ -148,9 +156,77 @@ func TestBatchHasTheStatedBytes(t *testing.T) {
 	}
 }
 
+func TestLoneBatchHasTheStatedBytes(t *testing.T) {
+	record := placedEntry{Entry: Entry{Stream: 0x11223344, Payload: []byte("hello")}, offset: 0x8877_00000009, timestamp: 0x0203}
+	inFull := unhex(t, "4433221100000000 0900000077880000 0302000000000000 00000000 05000000 68656c6c6f")
+	sum := hex.EncodeToString(binary.LittleEndian.AppendUint64(nil, xxhash.Sum64(inFull)))
+	lone := sum + "44332211 09000000 0302000000000000 68656c6c6f 000000"
+	of := Batch{Producer: session7, Sequence: 2, Acked: 1}
+	whole := "3d000000 01 05 7788 0700000000000080 0200000000000000 0100000000000000" + lone
+	for _, c := range []struct {
+		flags uint8
+		batch Batch
+		part  producerPart
+		hex   string
+	}{
+		{flagLone, Batch{}, producerPart{}, "25000000 01 04 7788" + lone},
+		{flagLone | flagProducer, of, producerPart{session7, 2, 1}, whole},
+		{flagLone | flagContinued, Batch{}, producerPart{session7, 3, 1}, "25000000 01 06 7788" + lone},
+	} {
+		want := unhex(t, c.hex)
+		if got := encodeBatchAs(c.flags, &c.batch, record); !bytes.Equal(got, want) {
+			t.Errorf("flags %d:\n got %x\nwant %x", c.flags, got, want)
+		}
+		var items ItemReader
+		if items.Reset(want, 0); c.flags&flagContinued != 0 {
+			items.Reset(append(unhex(t, whole), want...), 0)
+			items.Next()
+		}
+		it := items.Next()
+		if it == nil || it.Count != 1 || it.Bytes != len(want) || (producerPart{it.Producer, it.Sequence, it.Acked}) != c.part {
+			t.Fatalf("flags %d decoded as %+v, %v", c.flags, it, items.Err())
+		}
+		for range 2 {
+			var r Record
+			if !it.NextRecord(&r) || r.Stream != record.Stream || r.Offset != record.offset || r.Timestamp != record.timestamp ||
+				len(r.Headers) != 0 || string(r.Payload) != "hello" || !r.Verify() {
+				t.Errorf("flags %d: its record decoded as %+v", c.flags, r)
+			}
+			if it.NextRecord(&r) {
+				t.Errorf("flags %d: a second record", c.flags)
+			}
+			it.Rewind()
+		}
+	}
+}
+
+// A record has one checksum, whichever form it has.
+func TestBothFormsOfARecordHaveOneChecksum(t *testing.T) {
+	for n := range 100 {
+		record := placedEntry{Entry: Entry{Stream: ID(n * n * n * 1000), Payload: bytes.Repeat([]byte{byte(n)}, n)}, offset: uint64(n) << 41, timestamp: int64(n) << 50}
+		var r [2]Record
+		for i, flags := range []uint8{0, flagLone} {
+			body := encodeBatchAs(flags, &Batch{}, record)
+			if it := decodeOne(t, body, 0); !it.NextRecord(&r[i]) || !r[i].Verify() {
+				t.Fatalf("flags %d: %+v", flags, r[i])
+			}
+			r[i].covered, r[i].Headers = nil, nil
+		}
+		if !reflect.DeepEqual(r[0], r[1]) {
+			t.Fatalf("in the first form %+v, lone %+v", r[0], r[1])
+		}
+	}
+}
+
 func TestEveryFlippedBitOfARecordFailsItsChecksum(t *testing.T) {
-	body := encodeBatch(&Batch{}, placedEntry{Entry: Entry{Stream: 5, Payload: []byte("payload of 19 bytes")}, offset: 8, timestamp: 1})
-	for i := itemHeaderBytes; i < itemHeaderBytes+recordFixedBytes+19; i++ {
+	record := placedEntry{Entry: Entry{Stream: 5, Payload: []byte("payload of 19 bytes")}, offset: 8, timestamp: 1}
+	flips(t, encodeBatch(&Batch{}, record), itemHeaderBytes, itemHeaderBytes+recordFixedBytes+19)
+	flips(t, encodeBatchAs(flagLone, &Batch{}, record), itemHeaderBytes-2, itemHeaderBytes+loneFixedBytes+19)
+}
+
+func flips(t *testing.T, body []byte, from, to int) {
+	t.Helper()
+	for i := from; i < to; i++ {
 		for bit := range 8 {
 			body[i] ^= 1 << bit
 			var r ItemReader
@@ -201,7 +277,14 @@ func TestItemsRefusesWhatIsNotWellFormed(t *testing.T) {
 		{"refusal of entry 4096", "30000000 02 00 0000 0700000000000080 0900000000000000 0400000000000000 0000000000000000 0400 0010 00000000", "code or entry"},
 		{"batch of no record", "08000000 01 00 0000", "record count"},
 		{"batch of 4097 records", strings.Replace(batch, "0100 ", "0110 ", 1), "record count"},
-		{"batch with flag 4", strings.Replace(batch, "01 00 0100", "01 04 0100", 1), "unknown flags"},
+		{"batch with flag 8", strings.Replace(batch, "01 00 0100", "01 08 0100", 1), "unknown flags"},
+		{"batch with flags 1, 2 and 4", strings.Replace(batch, "01 00 0100", "01 07 0100", 1), "unknown flags"},
+		{"lone without its record", "08000000 01 04 0000", "inside a record"},
+		{"lone and cut off", "1f000000 01 04 0000 0000000000000000 0100000000000000 00000000000000 00", "inside a record"},
+		{"lone and cut off, with its producer", "2b000000 01 05 0000 0100000000000000 0100000000000000 0000000000000000 0000000000000000 0000000000000000", "inside a record"},
+		{"lone, its producer cut off", "20000000 01 05 0000 0000000000000000 0100000000000000 0000000000000000", "producer part"},
+		{"lone, padding not zero", "21000000 01 04 0000 0000000000000000 0100000000000000 0000000000000000 61 00000000000001", "padding is not zero"},
+		{"lone and continued as the first of its frame", "20000000 01 06 0000 0000000000000000 0100000000000000 0000000000000000", "continues no batch"},
 		{"batch with flags 1 and 2", strings.Replace(batch, "01 00 0100", "01 03 0100", 1), "unknown flags"},
 		{"continued as the first of its frame", continued, "continues no batch"},
 		{"continued behind a batch without a producer", batch + continued, "continues no batch"},
@@ -225,7 +308,8 @@ func TestItemsRefusesWhatIsNotWellFormed(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.says)
 		}
 	}
-	for _, sound := range []string{batch, ofProducer + continued + continued + batch} {
+	lone := "20000000 01 04 0000 0000000000000000 0100000000000000 0000000000000000"
+	for _, sound := range []string{batch, ofProducer + continued + continued + batch, lone, ofProducer + strings.Replace(lone, "01 04", "01 06", 1) + continued} {
 		if err := Items(unhex(t, sound), 0, func(*Item) error { return nil }); err != nil {
 			t.Errorf("batches that the cases are made of: %v", err)
 		}
@@ -295,6 +379,8 @@ func FuzzItems(f *testing.F) {
 	row = append(row, encodeBatchAs(flagContinued, &Batch{}, record)...)
 	row = append(row, encodeBatchAs(flagContinued, &Batch{}, record, record)...)
 	f.Add(row)
+	f.Add(append(encodeBatchAs(flagLone|flagProducer, &Batch{Producer: session7, Sequence: 2}, record), encodeBatchAs(flagLone|flagContinued, &Batch{}, record)...))
+	f.Add(append(encodeBatchAs(flagLone, &Batch{}, record), row...))
 	f.Add(append(append(slices.Clone(row), encodeBatch(&Batch{}, record)...), row...))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		position := uint64(ringHeader)
@@ -330,8 +416,8 @@ const ringHeader = 128
 func checkBatchAgain(t *testing.T, it, before *Item, original []byte) {
 	t.Helper()
 	flags := original[5]
-	if flags == flagContinued && (before == nil || it.Producer != before.Producer || it.Sequence != before.Sequence+1 || it.Acked != before.Acked) ||
-		(it.Producer == 0) != (flags == 0) {
+	if part := flags &^ flagLone; part == flagContinued && (before == nil || it.Producer != before.Producer || it.Sequence != before.Sequence+1 || it.Acked != before.Acked) ||
+		(it.Producer == 0) != (part == 0) {
 		t.Fatalf("a batch with flags %d behind %+v has the producer part of %+v", flags, before, it)
 	}
 	b := Batch{Producer: it.Producer, Sequence: it.Sequence, Acked: it.Acked}

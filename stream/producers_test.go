@@ -461,7 +461,7 @@ func TestOpeningGoesOnAfterAWait(t *testing.T) {
 		var r Result
 		return w.c.Append(1, &Batch{Entries: []Entry{{Stream: a, Payload: make([]byte, size)}}}, &r)
 	}
-	for _, size := range []int{32 << 10, 4 << 10, 64, 0} {
+	for _, size := range []int{32 << 10, 4 << 10, 64, 16} {
 		for fill(size) == nil {
 		}
 	}

@@ -61,8 +61,9 @@ func recordSum(d *xxhash.Digest, r *Record) uint64 {
 	return d.Sum64()
 }
 
-// deviceBytes is what the record takes in its batch on the device.
-func (r *Record) deviceBytes() int { return (40 + len(r.Headers) + len(r.Payload) + 7) &^ 7 }
+// deviceBytes is what the record takes in its batch on the device, at least: 16 more but for
+// a lone one.
+func (r *Record) deviceBytes() int { return (24 + len(r.Headers) + len(r.Payload) + 7) &^ 7 }
 
 func putBlockHeader(dst []byte, id stream.ID, first uint64, count uint32) {
 	le := binary.LittleEndian
