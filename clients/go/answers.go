@@ -345,6 +345,9 @@ func (c *Client) settle() {
 	if f.len() == 0 {
 		c.producer.acked = c.producer.usedUp + 1
 	}
+	if c.producer.acked > c.producer.keptUpTo {
+		c.producer.kept = 0
+	}
 	c.endFlushes()
 	if c.stall.active && f.next == f.tail && c.conn != nil {
 		c.endStall()

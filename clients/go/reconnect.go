@@ -20,6 +20,19 @@ type sessionProducer struct {
 	acked  uint64 // every sequence below it was answered
 	window int    // slots
 	renew  bool   // the id must not be used on another connection
+
+	// Results that the log keeps beside those of the flight: of requests that were answered
+	// while one before them was not, and that a rebuild has dropped.
+	kept     int    // their slots
+	keptUpTo uint64 // the highest of their sequences
+}
+
+// keep notes that an answered request leaves the flight before acked has passed it.
+func (p *sessionProducer) keep(r *request) {
+	if r.sequence >= p.acked && r.sequence <= p.usedUp {
+		p.kept += r.slots
+		p.keptUpTo = max(p.keptUpTo, r.sequence)
+	}
 }
 
 // run keeps the client connected until it ends.
@@ -152,6 +165,7 @@ func (c *Client) rebuild() {
 	for number := f.head; number < f.tail; number++ {
 		r := *f.at(number)
 		if r.pending == nil {
+			c.producer.keep(&r)
 			continue
 		}
 		h, body, _, _, err := wire.Message(r.message())

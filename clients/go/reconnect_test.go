@@ -146,6 +146,47 @@ func TestP2_RefusedRepetitionKeepsItsSequence(t *testing.T) {
 	}
 }
 
+// What was answered behind a repetition that has to come once more is kept by the log until
+// that one is answered: it takes room of the window, though it is in flight no more.
+func TestP2_WhatTheLogKeepsBehindARefusedRepetitionTakesRoom(t *testing.T) {
+	f := newFakeSidecar(t)
+	submitted := make(chan struct{})
+	f.fate = func(n int) fate {
+		switch n {
+		case 1:
+			return dieAfter
+		case 2:
+			return refuseOnce // and 2 to 4 are answered
+		case 6:
+			select { // the record that would be one too many has time to be sent
+			case <-submitted:
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+		return serve
+	}
+	c := dial(t, f.path, WithInFlight(4, 1<<20))
+	ctx := testContext(t)
+	var tickets []Ticket
+	for i := range 8 {
+		ticket, err := c.Submit(ctx, "s", fmt.Appendf(nil, "%d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tickets = append(tickets, ticket); i == 6 { // 4 to 6 are in flight beside the repetition
+			close(submitted)
+		}
+	}
+	for i := range tickets {
+		if r, err := tickets[i].Wait(ctx); err != nil || r.Offset != uint64(i) {
+			t.Errorf("record %d: %+v, %v", i, r, err)
+		}
+	}
+	if got := f.log.payloads("s"); !slices.Equal(got, numbers(0, 8)) {
+		t.Errorf("the log has %q", got)
+	}
+}
+
 func TestSidecarThatDrainsIsWaitedFor(t *testing.T) {
 	f := newFakeSidecar(t)
 	draining := true

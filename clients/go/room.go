@@ -64,7 +64,7 @@ func (c *Client) hasRoom(size, slots int) bool {
 	if f.len() == 0 {
 		return true
 	}
-	return f.len() < c.requestLimit() && f.bytes+size <= c.byteLimit() && f.slots+slots <= c.slotLimit()
+	return f.len() < c.requestLimit() && f.bytes+size <= c.byteLimit() && f.slots+c.producer.kept+slots <= c.slotLimit()
 }
 
 // requestLimit is how many appends may be in flight.
