@@ -1108,6 +1108,11 @@ struct session_producer {
     uint64_t acked;   /* every sequence below it was answered */
     uint32_t window;  /* slots */
     bool renew;       /* the id must not be used on another connection */
+
+    /* Results that the log keeps beside those of the flight: of requests that were answered
+     * while one before them was not, and that a rebuild has dropped. */
+    size_t kept;         /* their slots */
+    uint64_t kept_up_to; /* the highest of their sequences */
 };
 
 /* stall is the time after a request was refused without using up its sequence: the
@@ -2060,6 +2065,15 @@ static void out_of_memory(wal *w)
     end_client(w, &f);
 }
 
+/* keep_result notes that an answered request leaves the flight before acked has passed it. */
+static void keep_result(struct session_producer *p, const struct request *r)
+{
+    if (r->sequence >= p->acked && r->sequence <= p->used_up) {
+        p->kept += r->slots;
+        p->kept_up_to = max_u64(p->kept_up_to, r->sequence);
+    }
+}
+
 /* rebuild puts every unanswered request anew into the outgoing memory, in order, for
  * the present connection if there is one. Requests that may have reached the log keep
  * their sequences; the others get those that follow. */
@@ -2075,8 +2089,10 @@ static bool rebuild(wal *w)
     w->producer.next = w->producer.used_up + 1;
     for (uint64_t number = f->head; number < f->tail; number++) {
         struct request r = *flight_at(f, number);
-        if (r.pending == NULL)
+        if (r.pending == NULL) {
+            keep_result(&w->producer, &r);
             continue;
+        }
         if (r.sequence != 0) {
             if (!r.sent) /* else it is bound to its sequence */
                 r.sequence = w->producer.next;
@@ -2160,6 +2176,8 @@ static void settle(wal *w)
     }
     if (flight_length(f) == 0)
         w->producer.acked = w->producer.used_up + 1;
+    if (w->producer.acked > w->producer.kept_up_to)
+        w->producer.kept = 0;
     if (w->stall.active && f->next == f->tail && w->state == UP)
         resume(w);
 }
@@ -3208,7 +3226,7 @@ static bool has_room(const wal *w, size_t size, size_t slots)
         bytes = min_u64(bytes, d->size - d->max_message);
     }
     size_t window = w->producer.window > 0 ? w->producer.window : w->in_flight;
-    return length < requests && f->bytes + size <= bytes && f->slots + slots <= window;
+    return length < requests && f->bytes + size <= bytes && f->slots + w->producer.kept + slots <= window;
 }
 
 static bool read_ready(const wal_read *r)
