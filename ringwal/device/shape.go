@@ -43,21 +43,21 @@ func (s *shaped) Close() error     { return s.below.Close() }
 func (s *shaped) ReadAt(p []byte, offset int64) (int, error) {
 	until := s.answerAt(s.timing.profile.ReadLatency, len(p))
 	n, err := s.below.ReadAt(p, offset)
-	SleepUntil(until)
+	sleepUntil(until)
 	return n, err
 }
 
 func (s *shaped) WriteSync(p []byte, offset int64) error {
 	until := s.answerAt(s.timing.profile.WriteLatency, len(p))
 	err := s.below.WriteSync(p, offset)
-	SleepUntil(until)
+	sleepUntil(until)
 	return err
 }
 
 func (s *shaped) Flush() error {
 	until := s.answerAt(s.timing.profile.WriteLatency, 0)
 	err := s.below.Flush()
-	SleepUntil(until)
+	sleepUntil(until)
 	return err
 }
 
@@ -146,10 +146,10 @@ func drawLatency(latency []Quantile, rng *rand.Rand) time.Duration {
 	return latency[len(latency)-1].D
 }
 
-// SleepUntil returns at CLOCK_BOOTTIME untilNS or later. It blocks a thread, as
+// sleepUntil returns at CLOCK_BOOTTIME untilNS or later. It blocks a thread, as
 // the I/O that it stands for would: the runtime's timers are too coarse here (an
 // idle program waits whole milliseconds).
-func SleepUntil(untilNS int64) {
+func sleepUntil(untilNS int64) {
 	at := unix.NsecToTimespec(untilNS)
 	for NowNS() < untilNS {
 		err := unix.ClockNanosleep(unix.CLOCK_BOOTTIME, unix.TIMER_ABSTIME, &at, nil)
