@@ -160,13 +160,19 @@ func (r *Record) Verify() bool {
 	if len(r.covered) > 0 {
 		return xxhash.Sum64(r.covered) == r.Checksum
 	}
-	var head [recordHeadBytes]byte
-	putRecordHead(head[:], r.Stream, r.Offset, r.Timestamp, 0, len(r.Payload))
 	var d xxhash.Digest
+	return RecordSum(&d, r.Stream, r.Offset, r.Timestamp, r.Headers, r.Payload) == r.Checksum
+}
+
+// RecordSum is the checksum of a record in whatever form it is stored. d is scratch.
+func RecordSum(d *xxhash.Digest, id ID, offset uint64, timestampNS int64, headers, payload []byte) uint64 {
+	var head [recordHeadBytes]byte
+	putRecordHead(head[:], id, offset, timestampNS, len(headers), len(payload))
 	d.Reset()
 	_, _ = d.Write(head[:])
-	_, _ = d.Write(r.Payload)
-	return d.Sum64() == r.Checksum
+	_, _ = d.Write(headers)
+	_, _ = d.Write(payload)
+	return d.Sum64()
 }
 
 // Rewind makes NextRecord start with the first record again.

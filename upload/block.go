@@ -42,23 +42,11 @@ type Record struct {
 // xxhash64 over stream id, offset, timestamp, both lengths, headers and payload.
 func (r *Record) Verify() bool {
 	var d xxhash.Digest
-	d.Reset()
 	return recordSum(&d, r) == r.Checksum
 }
 
 func recordSum(d *xxhash.Digest, r *Record) uint64 {
-	var head [32]byte
-	le := binary.LittleEndian
-	le.PutUint64(head[:], uint64(r.Stream))
-	le.PutUint64(head[8:], r.Offset)
-	le.PutUint64(head[16:], uint64(r.TimestampNS))
-	le.PutUint32(head[24:], uint32(len(r.Headers)))
-	le.PutUint32(head[28:], uint32(len(r.Payload)))
-	d.Reset()
-	_, _ = d.Write(head[:])
-	_, _ = d.Write(r.Headers)
-	_, _ = d.Write(r.Payload)
-	return d.Sum64()
+	return stream.RecordSum(d, r.Stream, r.Offset, r.TimestampNS, r.Headers, r.Payload)
 }
 
 // deviceBytes is what the record takes in its batch on the device, at least: 16 more but for
